@@ -1,0 +1,87 @@
+"""The one tree of errors that the project raises; each class is one exit code.
+
+The codes are a promise to scripts. ``mindnano-infer --help-exit-codes`` prints them.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class MindnanoError(Exception):
+    """What went wrong, under a stable name, with what to do next.
+
+    Attributes:
+        slug: lower-case-with-dashes name of the failure; key of the message catalogues, stable between releases.
+        message: one English sentence: what was found and what was expected.
+        hint: the next step for the reader, or an empty string.
+        exit_code: what the process exits with when nothing handles the error.
+    """
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, slug: str, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.slug = slug
+        self.message = message
+        self.hint = hint
+
+
+class InternalError(MindnanoError):
+    """A bug in this program."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class UsageError(MindnanoError):
+    """The command line or a request asks for something that does not exist or contradicts itself."""
+
+    exit_code: ClassVar[int] = 2
+
+
+class DeviceError(MindnanoError):
+    """The board, CPU or driver is not supported."""
+
+    exit_code: ClassVar[int] = 3
+
+
+class PackageError(MindnanoError):
+    """A model package or checkpoint is missing, damaged or asks for something this build does not implement."""
+
+    exit_code: ClassVar[int] = 4
+
+
+class ResourceError(MindnanoError):
+    """Not enough memory, disk space or context."""
+
+    exit_code: ClassVar[int] = 5
+
+
+class NetworkError(MindnanoError):
+    """The network or a download failed."""
+
+    exit_code: ClassVar[int] = 6
+
+
+class BusyError(MindnanoError):
+    """A port or an instance is taken."""
+
+    exit_code: ClassVar[int] = 7
+
+
+class TrustError(MindnanoError):
+    """A signature or a checksum does not match what is trusted."""
+
+    exit_code: ClassVar[int] = 8
+
+
+class EngineError(MindnanoError):
+    """The engine library is missing, cannot be loaded or has another interface version."""
+
+    exit_code: ClassVar[int] = 9
+
+
+class EngineCrash(MindnanoError):
+    """The engine failed while it ran."""
+
+    exit_code: ClassVar[int] = 10
