@@ -73,7 +73,7 @@ uint32_t l3_cpu_big_cores(int cores[L3_MAX_CPUS]) {
     }
     for (int core = 0; core < CPU_SETSIZE && count < L3_MAX_CPUS; core++) {
         long capacity;
-        if (!CPU_ISSET(core, &allowed)) {
+        if (!CPU_ISSET((size_t)core, &allowed)) {
             continue;
         }
         capacity = read_capacity(core);

@@ -37,7 +37,8 @@ struct l3_pool {
 typedef struct worker_start {
     l3_pool *pool;
     uint32_t thread;
-    int core; /* -1: anywhere */
+    cpu_set_t cores;
+    bool pin;
 } worker_start;
 
 static inline void cpu_relax(void) {
@@ -84,12 +85,9 @@ static void *worker_main(void *argument) {
     l3_pool *pool = start.pool;
     uint32_t seen = 0;
     free(argument);
-    if (start.core >= 0) {
-        cpu_set_t set;
-        CPU_ZERO(&set);
-        CPU_SET(start.core, &set);
-        /* Pinning is a preference: a container may refuse it. */
-        (void)pthread_setaffinity_np(pthread_self(), sizeof set, &set);
+    if (start.pin) {
+        /* A preference: a container may refuse it. */
+        (void)pthread_setaffinity_np(pthread_self(), sizeof start.cores, &start.cores);
     }
     for (;;) {
         wait_for_loop(pool, seen);
@@ -130,7 +128,14 @@ l3_status l3_pool_create(uint32_t threads, const int *cores, uint32_t core_count
         }
         start->pool = pool;
         start->thread = i;
-        start->core = cores != NULL && i < core_count ? cores[i] : -1;
+        CPU_ZERO(&start->cores);
+        start->pin = false;
+        for (uint32_t c = 0; cores != NULL && c < core_count; c++) {
+            if (cores[c] >= 0 && cores[c] < CPU_SETSIZE) {
+                CPU_SET((size_t)cores[c], &start->cores);
+                start->pin = true;
+            }
+        }
         rc = pthread_create(&pool->handles[i], NULL, worker_main, start);
         if (rc != 0) {
             free(start);

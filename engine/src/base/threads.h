@@ -11,7 +11,7 @@ typedef struct l3_pool l3_pool;
 /* Does items [first, last); thread is 0 for the caller, up to threads - 1. */
 typedef void (*l3_task_fn)(void *context, uint32_t first, uint32_t last, uint32_t thread);
 
-/* threads counts the calling thread. cores: where to pin the helpers, or NULL. */
+/* threads counts the calling thread. cores: the set of cores on which helpers may run, or NULL. */
 l3_status l3_pool_create(uint32_t threads, const int *cores, uint32_t core_count, l3_pool **out, l3_error *err);
 void l3_pool_destroy(l3_pool *pool);
 uint32_t l3_pool_threads(const l3_pool *pool);
