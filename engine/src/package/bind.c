@@ -7,8 +7,10 @@
 #include "package/package.h"
 
 typedef struct binder {
-    l3_package *package;
-    uint8_t *used; /* [tensor_count] */
+    const l3_package *package;
+    const uint8_t *base; /* mapping of the file from base_offset on; NULL: check only */
+    uint64_t base_offset;
+    uint8_t *used; /* [tensor_count] or NULL */
     l3_error *err;
     l3_status status;
     uint32_t group;
@@ -31,11 +33,17 @@ static const l3_tensor_info *find(binder *b, const char *suffix) {
                                 b->group);
             return NULL;
         }
-        b->used[i] = 1;
+        if (b->used != NULL) {
+            b->used[i] = 1;
+        }
         return t;
     }
     b->status = l3_fail(b->err, L3_E_FORMAT, "tensor %s is missing", name);
     return NULL;
+}
+
+static const uint8_t *extent(const binder *b, const l3_tensor_info *t) {
+    return b->base != NULL ? b->base + (t->offset - b->base_offset) : NULL;
 }
 
 static bool check_shape(binder *b, const l3_tensor_info *t, uint32_t rank, const uint64_t shape[3]) {
@@ -61,7 +69,7 @@ static void bind_f32(binder *b, const char *suffix, uint64_t rows, uint64_t colu
         b->status = l3_fail(b->err, L3_E_FORMAT, "tensor %s is %s; F32 is expected", t->name, l3_dtype_name(t->dtype));
         return;
     }
-    *out = (const float *)(const void *)(b->package->base + t->offset);
+    *out = (const float *)(const void *)extent(b, t);
 }
 
 /* count 0: one matrix of rank 2. */
@@ -77,7 +85,7 @@ static void bind_matrix(binder *b, const char *suffix, uint32_t count, uint32_t 
         b->status = l3_fail(b->err, L3_E_FORMAT, "tensor %s is F32; a tiled matrix type is expected", t->name);
         return;
     }
-    out->data = b->package->base + t->offset;
+    out->data = extent(b, t);
     out->dtype = t->dtype;
     out->count = count > 0 ? count : 1;
     out->rows = rows;
@@ -156,21 +164,33 @@ static void bind_layer(binder *b, const l3_config *c, uint32_t i, l3_layer *laye
     }
 }
 
-static void bind_mtp(binder *b, const l3_config *c, l3_weights *w) {
+static void bind_mtp(binder *b, const l3_config *c, l3_mtp *mtp) {
     b->group = 1;
-    bind_layer(b, c, c->layer_count, &w->layers[c->layer_count]);
-    bind_f32(b, ".enorm.weight", c->hidden_size, 0, &w->mtp_enorm);
-    bind_f32(b, ".hnorm.weight", c->hidden_size, 0, &w->mtp_hnorm);
-    bind_matrix(b, ".eh_proj.weight", 0, c->hidden_size, 2 * c->hidden_size, &w->mtp_eh);
-    bind_f32(b, ".final_layernorm.weight", c->hidden_size, 0, &w->mtp_norm);
+    bind_layer(b, c, c->layer_count, &mtp->layer);
+    bind_f32(b, ".enorm.weight", c->hidden_size, 0, &mtp->enorm);
+    bind_f32(b, ".hnorm.weight", c->hidden_size, 0, &mtp->hnorm);
+    bind_matrix(b, ".eh_proj.weight", 0, c->hidden_size, 2 * c->hidden_size, &mtp->eh);
+    bind_f32(b, ".final_layernorm.weight", c->hidden_size, 0, &mtp->norm);
+}
+
+uint64_t l3_mtp_offset(const l3_package *package) {
+    return (package->trunk_end + L3_ALIGNMENT - 1) / L3_ALIGNMENT * L3_ALIGNMENT;
+}
+
+l3_status l3_mtp_bind(const l3_package *package, const uint8_t *base, l3_mtp *out, l3_error *err) {
+    binder b = {.package = package, .base = base, .base_offset = l3_mtp_offset(package), .err = err, .status = L3_OK};
+    memset(out, 0, sizeof *out);
+    bind_mtp(&b, &package->config, out);
+    return b.status;
 }
 
 l3_status l3_weights_bind(l3_package *package, l3_error *err) {
     const l3_config *c = &package->config;
     l3_weights *w = &package->weights;
-    binder b = {.package = package, .err = err, .status = L3_OK};
+    binder b = {.package = package, .base = package->base, .err = err, .status = L3_OK};
+    l3_mtp mtp = {0};
     b.used = calloc(package->tensor_count > 0 ? package->tensor_count : 1, 1);
-    w->layers = calloc((size_t)c->layer_count + 1, sizeof *w->layers);
+    w->layers = calloc(c->layer_count, sizeof *w->layers);
     if (b.used == NULL || w->layers == NULL) {
         free(b.used);
         return l3_fail(err, L3_E_MEMORY, "no memory for the tensor table");
@@ -189,7 +209,9 @@ l3_status l3_weights_bind(l3_package *package, l3_error *err) {
         if (c->mtp_layer_count == 0) {
             b.status = l3_fail(err, L3_E_FORMAT, "the package holds MTP tensors, but its config names no MTP layer");
         } else {
-            bind_mtp(&b, c, w);
+            b.base = NULL;
+            b.prefix[0] = '\0';
+            bind_mtp(&b, c, &mtp);
         }
     }
     for (uint32_t i = 0; i < package->tensor_count && b.status == L3_OK; i++) {

@@ -62,11 +62,16 @@ typedef struct l3_weights {
     l3_matrix embedding; /* [vocab, H] */
     l3_matrix head;      /* [vocab, H] */
     const float *norm;   /* [H] */
-    l3_layer *layers;    /* layer_count, then the MTP layer where the package has it */
+    l3_layer *layers;    /* [layer_count] */
     bool has_mtp;
-    const float *mtp_enorm, *mtp_hnorm, *mtp_norm; /* [H] */
-    l3_matrix mtp_eh;                              /* [H, 2 H] */
 } l3_weights;
+
+/* The MTP layer. The package does not map it; whoever asks for it maps it. */
+typedef struct l3_mtp {
+    l3_layer layer;
+    const float *enorm, *hnorm, *norm; /* [H] */
+    l3_matrix eh;                      /* [H, 2 H] */
+} l3_mtp;
 
 typedef struct l3_section {
     uint32_t kind;
@@ -77,7 +82,8 @@ typedef struct l3_section {
 
 struct l3_package {
     int fd;
-    const uint8_t *base;
+    const uint8_t *base; /* the file up to mapped, that is without the MTP extents */
+    uint64_t mapped;
     uint64_t size;
     l3_config config;
     l3_section *sections;
@@ -99,5 +105,9 @@ bool l3_layer_is_mla(const l3_config *config, uint32_t i);
 
 /* Finds every tensor that the config asks for, checks its shape and type, and refuses any other tensor. */
 l3_status l3_weights_bind(l3_package *package, l3_error *err);
+/* base: a mapping of the file from l3_mtp_offset() on. With NULL only names, shapes and types are checked. */
+l3_status l3_mtp_bind(const l3_package *package, const uint8_t *base, l3_mtp *out, l3_error *err);
+/* Where the MTP extents start in the file. */
+uint64_t l3_mtp_offset(const l3_package *package);
 
 #endif

@@ -32,6 +32,7 @@ typedef struct header {
     uint32_t tensor_count;
     uint64_t data_offset;
     uint64_t trunk_end;
+    uint8_t directory_sha256[32];
 } header;
 
 static bool hash_is(const void *data, size_t length, const uint8_t expected[32]) {
@@ -53,8 +54,12 @@ static bool all_zero(const uint8_t *p, size_t n) {
 }
 
 static l3_status read_header(const l3_package *package, header *h, l3_error *err) {
-    const uint8_t *p = package->base;
+    uint8_t p[HEADER_BYTES];
     uint64_t directory;
+    ssize_t n = pread(package->fd, p, sizeof p, 0);
+    if (n != (ssize_t)sizeof p) {
+        return l3_fail_errno(err, L3_E_IO, n < 0 ? errno : EIO, "cannot read the header");
+    }
     if (memcmp(p, magic, sizeof magic) != 0) {
         return l3_fail(err, L3_E_FORMAT, "not an .l3r package: the first 8 bytes are not its magic");
     }
@@ -97,7 +102,17 @@ static l3_status read_header(const l3_package *package, header *h, l3_error *err
         return l3_fail(err, L3_E_FORMAT, "data offset %llu is not a 64 KiB boundary between directory and end",
                        (unsigned long long)h->data_offset);
     }
-    if (!hash_is(p + h->directory_offset, (size_t)directory, p + 64)) {
+    if (h->trunk_end < h->data_offset || h->trunk_end > h->file_bytes) {
+        return l3_fail(err, L3_E_FORMAT, "the trunk ends at %llu, outside the data between %llu and %llu",
+                       (unsigned long long)h->trunk_end, (unsigned long long)h->data_offset,
+                       (unsigned long long)h->file_bytes);
+    }
+    memcpy(h->directory_sha256, p + 64, 32);
+    return L3_OK;
+}
+
+static l3_status check_directory(const l3_package *package, const header *h, l3_error *err) {
+    if (!hash_is(package->base + h->directory_offset, (size_t)h->directory_bytes, h->directory_sha256)) {
         return l3_fail(err, L3_E_FORMAT, "the directory is damaged: its SHA-256 does not match");
     }
     return L3_OK;
@@ -250,9 +265,8 @@ static l3_status read_config(l3_package *package, l3_error *err) {
     return l3_config_validate(&package->config, err);
 }
 
-static l3_status map_file(l3_package *package, const char *path, l3_error *err) {
+static l3_status open_file(l3_package *package, const char *path, l3_error *err) {
     struct stat st;
-    void *base;
     package->fd = open(path, O_RDONLY | O_CLOEXEC);
     if (package->fd < 0) {
         return l3_fail_errno(err, L3_E_IO, errno, "cannot open %.300s", path);
@@ -268,12 +282,18 @@ static l3_status map_file(l3_package *package, const char *path, l3_error *err) 
                        HEADER_BYTES);
     }
     package->size = (uint64_t)st.st_size;
-    base = mmap(NULL, (size_t)package->size, PROT_READ, MAP_SHARED, package->fd, 0);
+    return L3_OK;
+}
+
+/* Maps the file up to the end of the trunk; the MTP extents stay out. */
+static l3_status map_trunk(l3_package *package, const header *h, l3_error *err) {
+    void *base = mmap(NULL, (size_t)h->trunk_end, PROT_READ, MAP_SHARED, package->fd, 0);
     if (base == MAP_FAILED) {
-        return l3_fail_errno(err, L3_E_IO, errno, "cannot map %.300s (%llu bytes)", path,
-                             (unsigned long long)package->size);
+        return l3_fail_errno(err, L3_E_IO, errno, "cannot map %llu bytes of the package",
+                             (unsigned long long)h->trunk_end);
     }
     package->base = base;
+    package->mapped = h->trunk_end;
     return L3_OK;
 }
 
@@ -291,7 +311,8 @@ l3_status l3_package_open(const char *path, l3_package **out, l3_error *err) {
         return l3_fail(err, L3_E_MEMORY, "no memory for a package");
     }
     package->fd = -1;
-    if ((status = map_file(package, path, err)) != L3_OK || (status = read_header(package, &h, err)) != L3_OK) {
+    if ((status = open_file(package, path, err)) != L3_OK || (status = read_header(package, &h, err)) != L3_OK ||
+        (status = map_trunk(package, &h, err)) != L3_OK || (status = check_directory(package, &h, err)) != L3_OK) {
         goto fail;
     }
     package->sections = calloc((size_t)h.section_count + 1, sizeof *package->sections);
@@ -316,7 +337,7 @@ void l3_package_close(l3_package *package) {
         return;
     }
     if (package->base != NULL) {
-        munmap((void *)(uintptr_t)package->base, (size_t)package->size);
+        munmap((void *)(uintptr_t)package->base, (size_t)package->mapped);
     }
     if (package->fd >= 0) {
         close(package->fd);

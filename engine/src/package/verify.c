@@ -1,6 +1,12 @@
-/* What reads the contents: hashing, and rows of tensors as floats. */
+/* What reads the contents: hashing, and rows of tensors as floats. By pread, so that nothing more gets mapped. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <errno.h>
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/bytes.h"
 #include "base/error.h"
@@ -15,7 +21,25 @@ typedef struct verification {
     void *user;
     uint64_t done;
     uint64_t total;
+    uint8_t *buffer; /* [STEP] */
 } verification;
+
+static l3_status read_at(const l3_package *package, uint64_t offset, void *out, size_t length, l3_error *err) {
+    uint8_t *p = out;
+    while (length > 0) {
+        ssize_t n = pread(package->fd, p, length, (off_t)offset);
+        if (n < 0 && errno == EINTR) {
+            continue;
+        }
+        if (n <= 0) {
+            return l3_fail_errno(err, L3_E_IO, n < 0 ? errno : EIO, "cannot read the package at %" PRIu64, offset);
+        }
+        p += n;
+        offset += (uint64_t)n;
+        length -= (size_t)n;
+    }
+    return L3_OK;
+}
 
 static l3_status check(verification *v, uint64_t offset, uint64_t length, const uint8_t expected[32], const char *what,
                        l3_error *err) {
@@ -24,7 +48,11 @@ static l3_status check(verification *v, uint64_t offset, uint64_t length, const 
     l3_sha256_init(&hash);
     for (uint64_t at = 0; at < length;) {
         uint64_t n = length - at < STEP ? length - at : STEP;
-        l3_sha256_update(&hash, v->package->base + offset + at, (size_t)n);
+        l3_status status = read_at(v->package, offset + at, v->buffer, (size_t)n, err);
+        if (status != L3_OK) {
+            return status;
+        }
+        l3_sha256_update(&hash, v->buffer, (size_t)n);
         at += n;
         v->done += n;
         if (v->progress != NULL && v->progress(v->user, v->done, v->total) != 0) {
@@ -42,8 +70,13 @@ l3_status l3_package_verify(const l3_package *package, l3_progress_fn progress, 
     static const char *const section_names[] = {"", "the config", "the feature list", "the tokenizer",
                                                 "the chat template", "the metadata"};
     verification v = {.package = package, .progress = progress, .user = user};
+    l3_status status = L3_OK;
     if (package == NULL) {
         return l3_fail(err, L3_E_ARG, "l3_package_verify: package is NULL");
+    }
+    v.buffer = malloc(STEP);
+    if (v.buffer == NULL) {
+        return l3_fail(err, L3_E_MEMORY, "no memory for %u bytes to verify with", STEP);
     }
     for (uint32_t i = 0; i < package->section_count; i++) {
         v.total += package->sections[i].length;
@@ -51,21 +84,16 @@ l3_status l3_package_verify(const l3_package *package, l3_progress_fn progress, 
     for (uint32_t i = 0; i < package->tensor_count; i++) {
         v.total += package->tensors[i].length;
     }
-    for (uint32_t i = 0; i < package->section_count; i++) {
+    for (uint32_t i = 0; i < package->section_count && status == L3_OK; i++) {
         const l3_section *s = &package->sections[i];
-        l3_status status = check(&v, s->offset, s->length, s->sha256, section_names[s->kind], err);
-        if (status != L3_OK) {
-            return status;
-        }
+        status = check(&v, s->offset, s->length, s->sha256, section_names[s->kind], err);
     }
-    for (uint32_t i = 0; i < package->tensor_count; i++) {
+    for (uint32_t i = 0; i < package->tensor_count && status == L3_OK; i++) {
         const l3_tensor_info *t = &package->tensors[i];
-        l3_status status = check(&v, t->offset, t->length, t->sha256, t->name, err);
-        if (status != L3_OK) {
-            return status;
-        }
+        status = check(&v, t->offset, t->length, t->sha256, t->name, err);
     }
-    return L3_OK;
+    free(v.buffer);
+    return status;
 }
 
 /* One row of one tile as floats. */
@@ -102,6 +130,10 @@ l3_status l3_package_read_rows(const l3_package *package, size_t index, uint64_t
     uint64_t matrices;
     uint64_t end;
     uint64_t tiles;
+    uint64_t tile_bytes;
+    uint64_t held = UINT64_MAX;
+    uint8_t *tile;
+    l3_status status = L3_OK;
     if (package == NULL || out == NULL || index >= package->tensor_count) {
         return l3_fail(err, L3_E_ARG, "l3_package_read_rows: tensor index %zu is out of range", index);
     }
@@ -114,15 +146,25 @@ l3_status l3_package_read_rows(const l3_package *package, size_t index, uint64_t
                        rows * matrices);
     }
     tiles = (rows + L3_TILE_ROWS - 1) / L3_TILE_ROWS;
-    for (uint64_t r = first; r < end; r++, out += k) {
-        const uint8_t *base = package->base + t->offset;
+    tile_bytes = t->dtype == L3_F32 ? k * 4 : t->length / (tiles * matrices);
+    tile = malloc((size_t)tile_bytes);
+    if (tile == NULL) {
+        return l3_fail(err, L3_E_MEMORY, "no memory for %" PRIu64 " bytes of %s", tile_bytes, t->name);
+    }
+    for (uint64_t r = first; r < end && status == L3_OK; r++, out += k) {
         if (t->dtype == L3_F32) {
-            memcpy(out, base + r * k * 4, (size_t)k * 4);
+            status = read_at(package, t->offset + r * k * 4, out, (size_t)k * 4, err);
         } else {
-            uint64_t tile_bytes = t->length / (tiles * matrices);
-            uint64_t tile = r / rows * tiles + r % rows / L3_TILE_ROWS;
-            read_tiled_row(t->dtype, base + tile * tile_bytes, (uint32_t)(r % rows % L3_TILE_ROWS), k, out);
+            uint64_t wanted = r / rows * tiles + r % rows / L3_TILE_ROWS;
+            if (wanted != held) {
+                status = read_at(package, t->offset + wanted * tile_bytes, tile, (size_t)tile_bytes, err);
+                held = wanted;
+            }
+            if (status == L3_OK) {
+                read_tiled_row(t->dtype, tile, (uint32_t)(r % rows % L3_TILE_ROWS), k, out);
+            }
         }
     }
-    return L3_OK;
+    free(tile);
+    return status;
 }
