@@ -57,6 +57,10 @@ class ResourceError(MindnanoError):
     exit_code: ClassVar[int] = 5
 
 
+class ContextFull(ResourceError):
+    """The session holds as many tokens as its context allows."""
+
+
 class NetworkError(MindnanoError):
     """The network or a download failed."""
 
@@ -85,3 +89,9 @@ class EngineCrash(MindnanoError):
     """The engine failed while it ran."""
 
     exit_code: ClassVar[int] = 10
+
+
+class Cancelled(MindnanoError):
+    """Work stopped because it was asked to stop."""
+
+    exit_code: ClassVar[int] = 130

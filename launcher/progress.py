@@ -1,6 +1,7 @@
 """Progress of long work on stderr: monotone, with rate and remaining time.
 
-On a terminal one line rewrites itself. Anywhere else one plain line appears per 10 %, without escapes or carriage returns.
+On a terminal one line rewrites itself. Anywhere else one plain line appears per 10 %, without escapes or carriage
+returns.
 """
 
 from __future__ import annotations

@@ -1,0 +1,341 @@
+"""The binding to the engine: packages, engines, sessions and samplers as typed Python objects.
+
+Statuses become errors of `launcher.errors`. Large arrays cross as buffers (`array.array`, `memoryview`, NumPy):
+nothing is copied and NumPy is not needed. Every object is closed by `close()` or as a context manager; closing one
+first closes what was made from it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from array import array
+from collections.abc import Callable, Sequence
+from ctypes import byref, c_int32, c_size_t
+from pathlib import Path
+from typing import Any
+
+from launcher import engine_abi as abi
+from launcher.engine_library import Handle, Library, floats, ids_array
+from launcher.engine_types import (
+    EngineOptions,
+    Logits,
+    MemoryPlan,
+    ModelConfig,
+    PlanTerm,
+    Sampling,
+    Section,
+    SessionOptions,
+    TensorInfo,
+)
+from launcher.errors import Cancelled, InternalError, UsageError
+
+Progress = Callable[[int, int], None]
+
+
+class Package(Handle):
+    """An open, validated, memory-mapped `.l3r` file."""
+
+    _destructor = "l3_package_close"
+
+    def __init__(self, path: Path, *, library: Library | None = None) -> None:
+        """Opens and validates; touches no tensor.
+
+        Raises:
+            PackageError: missing, unreadable, damaged or unsupported.
+            EngineError: the engine library could not be loaded.
+        """
+        super().__init__(Library() if library is None else library, None)
+        self.path = path
+        self.library.call("l3_package_open", str(path).encode(), byref(self._pointer))
+        self.config = ModelConfig.from_struct(self.library.functions.l3_package_config(self.address).contents)
+
+    def section(self, kind: Section) -> bytes | None:
+        """A copy of a section's bytes, or None where the package has no such section."""
+        data = ctypes.c_void_p()
+        length = c_size_t()
+        self.library.call("l3_package_section", self.address, int(kind), byref(data), byref(length))
+        return ctypes.string_at(data, length.value) if data.value is not None else None
+
+    def tensors(self) -> list[TensorInfo]:
+        """The tensor table in the order of the file."""
+        count = int(self.library.functions.l3_package_tensor_count(self.address))
+        result = []
+        for index in range(count):
+            info = abi.CTensorInfo()
+            self.library.call("l3_package_tensor", self.address, index, byref(info))
+            result.append(TensorInfo.from_struct(info))
+        return result
+
+    @property
+    def has_mtp(self) -> bool:
+        """Whether the package holds the MTP layer."""
+        return bool(self.library.functions.l3_package_has_mtp(self.address))
+
+    def verify(self, progress: Progress | None = None) -> None:
+        """Hashes every section and tensor against the directory; `progress(done, total)` in bytes.
+
+        Raises:
+            PackageError: some bytes are not what the directory says.
+        """
+        raised: list[BaseException] = []
+
+        def report(_user: object, done: int, total: int) -> int:
+            try:
+                if progress is not None:
+                    progress(done, total)
+            except BaseException as error:  # must not cross C; raised again below
+                raised.append(error)
+                return 1
+            return 0
+
+        try:
+            self.library.call("l3_package_verify", self.address, abi.ProgressFunction(report), None)
+        except Cancelled:
+            if raised:
+                raise raised[0] from None
+            raise
+
+    def read_rows(self, index: int, first: int, count: int, out: Any) -> None:
+        """Dequantises rows `first` to `first + count` of tensor `index` into the float32 buffer `out` [count][K]."""
+        info = abi.CTensorInfo()
+        self.library.call("l3_package_tensor", self.address, index, byref(info))
+        width = int(info.shape[info.rank - 1])
+        self.library.call("l3_package_read_rows", self.address, index, first, count, floats(out, count * width))
+
+    def tokenize(self, text: str, *, special: bool = True) -> list[int]:
+        """Token ids of the text; with `special`, added tokens that stand in the text are recognised.
+
+        Raises:
+            UsageError: the text holds a lone surrogate, which is no character.
+        """
+        try:
+            data = text.encode()
+        except UnicodeEncodeError as error:
+            raise UsageError("text-encoding", f"the text is not valid Unicode: {error}") from error
+        ids = (c_int32 * max(1, len(data)))()  # a token covers at least one byte
+        count = c_size_t()
+        flags = abi.TOKENIZE_SPECIAL if special else 0
+        self.library.call("l3_tokenize", self.address, data, len(data), flags, ids, len(ids), byref(count))
+        return ids[: count.value]
+
+    def token_bytes(self, token: int) -> bytes:
+        """The raw bytes of one token, not necessarily valid UTF-8."""
+        data = ctypes.c_void_p()
+        length = c_size_t()
+        self.library.call("l3_token_bytes", self.address, token, byref(data), byref(length))
+        return ctypes.string_at(data, length.value) if data.value is not None else b""
+
+    def token_find(self, data: bytes) -> int | None:
+        """Id of the token with exactly these bytes, or None."""
+        token = int(self.library.functions.l3_token_find(self.address, data, len(data)))
+        return None if token == abi.NO_TOKEN else token
+
+    def token_is_special(self, token: int) -> bool:
+        """Whether the token is an added one marked special."""
+        return bool(self.library.functions.l3_token_is_special(self.address, token))
+
+    def plan(self, engine: EngineOptions, session: SessionOptions) -> MemoryPlan:
+        """What a session with these options costs, by named term.
+
+        Raises:
+            UsageError, PackageError: options that the package or the engine cannot serve.
+        """
+        plan = abi.CMemoryPlan()
+        self.library.call("l3_plan", self.address, byref(engine.struct()), byref(session.struct()), byref(plan))
+        terms = tuple(
+            PlanTerm(name=term.name.decode(), bytes=int(term.bytes)) for term in plan.terms[: plan.term_count]
+        )
+        return MemoryPlan(
+            terms=terms,
+            allocated_bytes=int(plan.allocated_bytes),
+            mapped_bytes=int(plan.mapped_bytes),
+            bytes_per_token=int(plan.bytes_per_token),
+        )
+
+
+class Engine(Handle):
+    """A package with its kernels and thread pool."""
+
+    _destructor = "l3_engine_destroy"
+
+    def __init__(self, package: Package, options: EngineOptions | None = None) -> None:
+        """Raises:
+        UsageError, PackageError, ResourceError: as the engine says.
+        """
+        super().__init__(package.library, package)
+        self.package = package
+        settings = EngineOptions() if options is None else options
+        self.library.call("l3_engine_create", package.address, byref(settings.struct()), byref(self._pointer))
+
+    @property
+    def simd(self) -> str:
+        """Name of the kernel set in use."""
+        return str(self.library.functions.l3_engine_simd(self.address).decode())
+
+    @property
+    def threads(self) -> int:
+        """Threads in the pool."""
+        return int(self.library.functions.l3_engine_threads(self.address))
+
+    def read_bandwidth(self, count: int) -> float:
+        """Measured sequential read bandwidth over `count` bytes, bytes per second."""
+        result = ctypes.c_double()
+        self.library.call("l3_engine_read_bandwidth", self.address, count, byref(result))
+        return result.value
+
+
+class Session(Handle):
+    """One mutable timeline of tokens; used by one thread at a time, except for `cancel`."""
+
+    _destructor = "l3_session_destroy"
+
+    def __init__(self, engine: Engine, options: SessionOptions) -> None:
+        """Raises:
+        UsageError, ResourceError: as the engine says.
+        """
+        super().__init__(engine.library, engine)
+        self.engine = engine
+        self.options = options
+        self._vocabulary = engine.package.config.vocab_size
+        self._width = engine.package.config.hidden_size
+        self._routing: object = None  # keeps the caller's array alive while the engine reads it
+        self.library.call("l3_session_create", engine.address, byref(options.struct()), byref(self._pointer))
+
+    def reset(self) -> None:
+        """Forgets the timeline; keeps the memory."""
+        self.library.functions.l3_session_reset(self.address)
+
+    @property
+    def position(self) -> int:
+        """Tokens consumed so far."""
+        return int(self.library.functions.l3_session_position(self.address))
+
+    def tokens(self) -> list[int]:
+        """The ids consumed so far."""
+        count = self.position
+        return list(self.library.functions.l3_session_tokens(self.address)[:count]) if count else []
+
+    @property
+    def allocated(self) -> int:
+        """Bytes this session holds."""
+        return int(self.library.functions.l3_session_allocated(self.address))
+
+    def eval(self, ids: Sequence[int], *, mode: Logits = Logits.LAST, logits: Any = None, hidden: Any = None) -> None:
+        """Appends ids to the timeline.
+
+        Args:
+            ids: tokens to consume.
+            mode: which logits to compute.
+            logits: None, or a writable float32 buffer: [1][vocab_size] for LAST, [len(ids)][vocab_size] for ALL.
+            hidden: None, or a writable float32 buffer [len(ids)][hidden_size] for the output after the final norm.
+
+        Raises:
+            ContextFull: the ids do not fit.
+            Cancelled: `cancel` was called; `position` says how many ids were consumed.
+        """
+        rows = len(ids) if mode is Logits.ALL else 1
+        self.library.call(
+            "l3_session_eval",
+            self.address,
+            ids_array(ids),
+            len(ids),
+            int(mode),
+            floats(logits, rows * self._vocabulary),
+            floats(hidden, len(ids) * self._width),
+        )
+
+    def logits(self) -> array[float]:
+        """A copy of the last evaluated token's logits [vocab_size].
+
+        Raises:
+            InternalError: nothing was evaluated with logits yet.
+        """
+        pointer = self._logits_pointer()
+        return array("f", ctypes.string_at(pointer, 4 * self._vocabulary))
+
+    def mtp(
+        self, hidden: Any, next_ids: Sequence[int], position: int, *, logits: Any = None, hidden_out: Any = None
+    ) -> None:
+        """The MTP layer over positions [position, position + len(next_ids)); see `l3_session_mtp` in ling3.h."""
+        count = len(next_ids)
+        self.library.call(
+            "l3_session_mtp",
+            self.address,
+            floats(hidden, count * self._width),
+            ids_array(next_ids),
+            count,
+            position,
+            floats(logits, count * self._vocabulary),
+            floats(hidden_out, count * self._width),
+        )
+
+    def force_routing(self, experts: Sequence[int] | None, tokens: int = 0) -> None:
+        """Forces the experts of every following evaluation, flat [layer][token][experts_per_token]; None ends it."""
+        routing = None if experts is None else ids_array(experts)
+        self.library.call("l3_session_force_routing", self.address, routing, tokens)
+        self._routing = routing
+
+    def cancel(self) -> None:
+        """Stops a running or the next `eval`; callable from any thread and from a signal handler."""
+        if self._pointer:
+            self.library.functions.l3_session_cancel(self._pointer)
+
+    def state_sha256(self) -> bytes:
+        """SHA-256 over timeline, states and the used part of every cache."""
+        digest = (ctypes.c_uint8 * 32)()
+        self.library.call("l3_session_state_sha256", self.address, digest)
+        return bytes(digest)
+
+    def _logits_pointer(self) -> Any:
+        pointer = self.library.functions.l3_session_logits(self.address)
+        if not pointer:
+            raise InternalError("no-logits", "the session has no logits yet")
+        return pointer
+
+
+class Sampler(Handle):
+    """Picks tokens; equal seeds and logits give equal ids on every machine."""
+
+    _destructor = "l3_sampler_destroy"
+
+    def __init__(self, package: Package, sampling: Sampling) -> None:
+        """Raises:
+        UsageError: a setting is out of range.
+        """
+        super().__init__(package.library, package)
+        self._vocabulary = package.config.vocab_size
+        self.library.call("l3_sampler_create", package.address, byref(sampling.struct()), byref(self._pointer))
+
+    def sample(self, session: Session) -> int:
+        """The next id after the session's last token; the history is its timeline."""
+        history = self.library.functions.l3_session_tokens(session.address)
+        return self._pick(session._logits_pointer(), history, session.position)
+
+    def sample_from(self, logits: Any, history: Sequence[int] = ()) -> int:
+        """The next id from a writable float32 buffer [vocab_size] and the ids so far."""
+        return self._pick(floats(logits, self._vocabulary), ids_array(history), len(history))
+
+    def _pick(self, logits: Any, history: Any, length: int) -> int:
+        token = c_int32()
+        self.library.call("l3_sampler_sample", self.address, logits, history, length, byref(token))
+        return token.value
+
+
+class Utf8Stream:
+    """Joins token bytes to text; an unfinished code point waits for the next bytes."""
+
+    def __init__(self, library: Library) -> None:
+        self._functions = library.functions
+        self._stream = abi.CUtf8Stream()
+
+    def push(self, data: bytes) -> str:
+        """What can be shown after these bytes."""
+        out = ctypes.create_string_buffer(3 * (len(data) + 4))
+        written = int(self._functions.l3_utf8_push(byref(self._stream), data, len(data), out))
+        return out.raw[:written].decode()
+
+    def finish(self) -> str:
+        """Flushes what is held back as U+FFFD."""
+        out = ctypes.create_string_buffer(12)
+        written = int(self._functions.l3_utf8_finish(byref(self._stream), out))
+        return out.raw[:written].decode()
