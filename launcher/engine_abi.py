@@ -196,10 +196,9 @@ _PROTOTYPES: Mapping[str, tuple[Any, list[Any]]] = {
 
 
 def native_target() -> str:
-    """Name of the build folder for this machine, e.g. ``x86_64-linux-gnu``."""
+    """Name of the build folder for this machine, ``x86_64`` or ``aarch64``."""
     machine = platform.machine().lower()
-    machine = {"amd64": "x86_64", "arm64": "aarch64"}.get(machine, machine)
-    return f"{machine}-linux-gnu"
+    return {"amd64": "x86_64", "arm64": "aarch64"}.get(machine, machine)
 
 
 def library_path(explicit: Path | None = None, environ: Mapping[str, str] = os.environ) -> Path:

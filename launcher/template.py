@@ -156,7 +156,7 @@ def _check_repetition(sequence: Any, times: Any) -> None:
 class _GenerationBlock(jinja2.ext.Extension):
     """`{% generation %}...{% endgeneration %}` marks assistant text for training; here the text passes through."""
 
-    tags = {"generation"}
+    tags = {"generation"}  # noqa: RUF012  (declared as an instance variable by jinja2)
 
     def parse(self, parser: Parser) -> list[jinja2.nodes.Node]:
         next(parser.stream)

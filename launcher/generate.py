@@ -1,0 +1,163 @@
+"""The token loop: evaluate a prompt, then sample and evaluate until something ends the reply."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+from launcher.engine_types import Logits
+from launcher.errors import Cancelled, ContextFull
+
+# Long prompts are evaluated in slices: progress can be shown and a cancel is seen soon. Splits change no result.
+PREFILL_SLICE = 256
+
+
+class SessionPort(Protocol):
+    """What the loop needs of `launcher.engine.Session`."""
+
+    @property
+    def position(self) -> int: ...
+
+    def eval(self, ids: Sequence[int], *, mode: Logits = Logits.LAST) -> None: ...
+
+    def tokens(self) -> list[int]: ...
+
+    def reset(self) -> None: ...
+
+    def cancel(self) -> None: ...
+
+
+class StopReason(Enum):
+    """Why a reply ended."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    CONTEXT = "context"
+    CANCELLED = "cancelled"
+
+
+@dataclass(slots=True, kw_only=True)
+class Stats:
+    """Counts and times of one reply; times in seconds. `reused` prompt tokens were already in the session."""
+
+    prompt: int = 0
+    reused: int = 0
+    generated: int = 0
+    prefill_seconds: float = 0.0
+    decode_seconds: float = 0.0
+    reason: StopReason = StopReason.STOP
+
+    @property
+    def prefill_rate(self) -> float:
+        """Prompt tokens evaluated per second."""
+        return (self.prompt - self.reused) / self.prefill_seconds if self.prefill_seconds > 0 else 0.0
+
+    @property
+    def decode_rate(self) -> float:
+        """Tokens generated per second: sampling and evaluation, not the time in which the caller showed them."""
+        return self.generated / self.decode_seconds if self.decode_seconds > 0 else 0.0
+
+
+@dataclass(slots=True)
+class CancelFlag:
+    """Asks a running reply to stop; safe from any thread and from a signal handler.
+
+    The engine's own cancel stops "a running or the next" evaluation. One that comes too late would stop the next reply,
+    so `absorb` remembers it and the first evaluation afterwards is tried again.
+    """
+
+    session: SessionPort
+    _event: threading.Event
+    _unseen: bool = False
+
+    @classmethod
+    def of(cls, session: SessionPort) -> CancelFlag:
+        """A flag for this session."""
+        return cls(session, threading.Event())
+
+    def set(self) -> None:
+        """Asks for the stop."""
+        self._unseen = True
+        self._event.set()
+        self.session.cancel()
+
+    @property
+    def is_set(self) -> bool:
+        """Whether the stop was asked for."""
+        return self._event.is_set()
+
+    def absorb(self) -> None:
+        """Forgets an earlier request, before a new reply."""
+        self._event.clear()
+
+    def eval(self, ids: Sequence[int], mode: Logits) -> None:
+        """Evaluates; raises `Cancelled` only for a request made since `absorb`."""
+        before = self.session.position
+        try:
+            self.session.eval(ids, mode=mode)
+        except Cancelled:
+            late = self._unseen and not self._event.is_set()
+            self._unseen = False
+            if not late:
+                raise
+            self.session.eval(ids[self.session.position - before :], mode=mode)
+        else:
+            self._unseen = self._unseen and self._event.is_set()
+
+
+def prefill(flag: CancelFlag, ids: Sequence[int], progress: Callable[[int, int], None] | None, stats: Stats) -> None:
+    """Evaluates the prompt's new tokens in slices; `progress(done, total)` in tokens.
+
+    Raises:
+        ContextFull, Cancelled: the session keeps what was consumed.
+    """
+    start = time.monotonic()
+    try:
+        for first in range(0, len(ids), PREFILL_SLICE):
+            if flag.is_set:
+                raise Cancelled("cancelled", "stopped while reading the prompt")
+            part = ids[first : first + PREFILL_SLICE]
+            last = first + len(part) == len(ids)
+            flag.eval(part, Logits.LAST if last else Logits.NONE)
+            if progress is not None:
+                progress(first + len(part), len(ids))
+    finally:
+        stats.prefill_seconds += time.monotonic() - start
+
+
+def decode(
+    flag: CancelFlag, sample: Callable[[], int], stops: Collection[int], max_tokens: int | None, stats: Stats
+) -> Iterator[int]:
+    """Yields tokens until a stop token, `max_tokens`, a full context or a cancel; `stats.reason` says which.
+
+    Every token that is yielded has been or will be evaluated, so that the next turn continues from here.
+    """
+    while True:
+        if max_tokens is not None and stats.generated >= max_tokens:
+            stats.reason = StopReason.LENGTH
+            return
+        start = time.monotonic()
+        token = sample()
+        if token in stops:
+            stats.reason = StopReason.STOP
+            return
+        stats.generated += 1
+        stats.decode_seconds += time.monotonic() - start
+        yield token
+        start = time.monotonic()
+        try:
+            if flag.is_set:
+                raise Cancelled("cancelled", "stopped")
+            flag.eval([token], Logits.LAST)
+        except Cancelled:
+            stats.reason = StopReason.CANCELLED
+            return
+        except ContextFull:
+            stats.reason = StopReason.CONTEXT
+            return
+        finally:
+            stats.decode_seconds += time.monotonic() - start
