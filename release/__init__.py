@@ -1,0 +1,1 @@
+"""The publisher's side: converts checkpoints to packages and measures what they do."""

@@ -1,0 +1,130 @@
+"""Results that appear complete or not at all: written under `.partial`, flushed to disk, renamed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from launcher.errors import MindnanoError, ResourceError, UsageError
+from launcher.progress import format_bytes
+
+_RESERVE_BYTES = 16 * 1024 * 1024
+
+
+def require_free_space(path: Path, needed: int) -> None:
+    """Checks, before long work, that the file system that will hold `path` has room for `needed` bytes.
+
+    Raises:
+        ResourceError: there is too little room.
+    """
+    existing = path.absolute()
+    while not existing.exists():
+        existing = existing.parent
+    available = shutil.disk_usage(existing).free
+    if available < needed + _RESERVE_BYTES:
+        raise ResourceError(
+            "disk-space",
+            f"{path} needs {format_bytes(needed + _RESERVE_BYTES)}, {existing} has {format_bytes(available)} free",
+            hint="Free some space or choose another place.",
+        )
+
+
+@contextmanager
+def partial_file(path: Path, *, force: bool) -> Iterator[BinaryIO]:
+    """A file to write that gets its name only when the block ends without an error.
+
+    Raises:
+        UsageError: the file exists and `force` is off, or it is not a plain file.
+        ResourceError: it cannot be written.
+    """
+    if path.exists() and (not force or not path.is_file()):
+        raise UsageError("output-exists", f"{path} exists", hint="Give another name, or --force to replace a file.")
+    partial = path.with_name(path.name + ".partial")
+    with writing(path):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with partial.open("wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(path)
+            _sync_folder(path.parent)
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
+
+
+@contextmanager
+def partial_folder(path: Path, *, marker: str, force: bool) -> Iterator[Path]:
+    """A folder to fill that gets its name only when the block ends without an error.
+
+    Args:
+        path: the final name.
+        marker: a file that only a result of ours has; with `force`, a folder that has it is replaced.
+        force: replace an earlier result.
+
+    Raises:
+        UsageError: the folder exists and is not empty, unless it is an earlier result and `force` is on.
+        ResourceError: it cannot be written.
+    """
+    check_output_folder(path, marker=marker, force=force)
+    partial = path.with_name(path.name + ".partial")
+    with writing(path):
+        try:
+            if partial.exists():
+                shutil.rmtree(partial)
+            partial.mkdir(parents=True)
+            yield partial
+            if path.exists():
+                shutil.rmtree(path)
+            partial.rename(path)
+            _sync_folder(path.parent)
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
+
+
+def check_output_folder(path: Path, *, marker: str, force: bool) -> None:
+    """Refuses, before any work, a folder that `partial_folder` would not replace.
+
+    Raises:
+        UsageError: as for `partial_folder`.
+    """
+    if not path.exists():
+        return
+    if not path.is_dir():
+        raise UsageError("output-exists", f"{path} is not a folder", hint="Give another name.")
+    is_empty = next(path.iterdir(), None) is None
+    if is_empty or (force and (path / marker).is_file()):
+        return
+    hint = "Give another folder, or --force to replace an earlier result."
+    if force:
+        hint = f"It has no {marker}, so it is not an earlier result and --force does not replace it."
+    raise UsageError("output-exists", f"{path} is not empty", hint=hint)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turns failures of the file system inside the block into errors that name `path`."""
+    try:
+        yield
+    except MindnanoError:
+        raise
+    except OSError as error:
+        raise ResourceError(
+            "output-unwritable",
+            f"cannot write {path}: {error.strerror}",
+            hint="Check free space and permissions.",
+        ) from error
+
+
+def _sync_folder(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
