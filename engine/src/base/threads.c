@@ -11,6 +11,7 @@
 #include <stdlib.h>
 
 #include "base/error.h"
+#include "base/memory.h"
 
 /* How long a helper polls for the next loop before it sleeps. Decode starts hundreds of loops per token, a few
  * microseconds apart: sleeping in between would cost more than the work. */
@@ -84,7 +85,7 @@ static void *worker_main(void *argument) {
     worker_start start = *(worker_start *)argument;
     l3_pool *pool = start.pool;
     uint32_t seen = 0;
-    free(argument);
+    l3_free(argument);
     if (start.pin) {
         /* A preference: a container may refuse it. */
         (void)pthread_setaffinity_np(pthread_self(), sizeof start.cores, &start.cores);
@@ -107,20 +108,20 @@ l3_status l3_pool_create(uint32_t threads, const int *cores, uint32_t core_count
     if (threads == 0 || threads > 256) {
         return l3_fail(err, L3_E_ARG, "%u threads asked for; 1 to 256 are possible", threads);
     }
-    pool = calloc(1, sizeof *pool);
+    pool = l3_alloc(1, sizeof *pool);
     if (pool == NULL) {
         return l3_fail(err, L3_E_MEMORY, "no memory for the thread pool");
     }
     pool->threads = threads;
     pthread_mutex_init(&pool->lock, NULL);
     pthread_cond_init(&pool->wake, NULL);
-    pool->handles = calloc(threads, sizeof *pool->handles);
+    pool->handles = l3_alloc(threads, sizeof *pool->handles);
     if (pool->handles == NULL) {
         status = l3_fail(err, L3_E_MEMORY, "no memory for %u thread handles", threads);
         goto fail;
     }
     for (uint32_t i = 1; i < threads; i++) {
-        worker_start *start = malloc(sizeof *start);
+        worker_start *start = l3_alloc(1, sizeof *start);
         int rc;
         if (start == NULL) {
             status = l3_fail(err, L3_E_MEMORY, "no memory to start thread %u", i);
@@ -138,7 +139,7 @@ l3_status l3_pool_create(uint32_t threads, const int *cores, uint32_t core_count
         }
         rc = pthread_create(&pool->handles[i], NULL, worker_main, start);
         if (rc != 0) {
-            free(start);
+            l3_free(start);
             status = l3_fail_errno(err, L3_E_MEMORY, rc, "thread %u of %u could not be started", i, threads);
             goto fail;
         }
@@ -165,8 +166,8 @@ void l3_pool_destroy(l3_pool *pool) {
     }
     pthread_cond_destroy(&pool->wake);
     pthread_mutex_destroy(&pool->lock);
-    free(pool->handles);
-    free(pool);
+    l3_free(pool->handles);
+    l3_free(pool);
 }
 
 uint32_t l3_pool_threads(const l3_pool *pool) { return pool->threads; }

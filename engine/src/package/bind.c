@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/memory.h"
 #include "package/package.h"
 
 typedef struct binder {
@@ -189,10 +190,10 @@ l3_status l3_weights_bind(l3_package *package, l3_error *err) {
     l3_weights *w = &package->weights;
     binder b = {.package = package, .base = package->base, .err = err, .status = L3_OK};
     l3_mtp mtp = {0};
-    b.used = calloc(package->tensor_count > 0 ? package->tensor_count : 1, 1);
-    w->layers = calloc(c->layer_count, sizeof *w->layers);
+    b.used = l3_alloc(package->tensor_count > 0 ? package->tensor_count : 1, 1);
+    w->layers = l3_alloc(c->layer_count, sizeof *w->layers);
     if (b.used == NULL || w->layers == NULL) {
-        free(b.used);
+        l3_free(b.used);
         return l3_fail(err, L3_E_MEMORY, "no memory for the tensor table");
     }
     bind_matrix(&b, "model.word_embeddings.weight", 0, c->vocab_size, c->hidden_size, &w->embedding);
@@ -219,6 +220,6 @@ l3_status l3_weights_bind(l3_package *package, l3_error *err) {
             b.status = l3_fail(err, L3_E_FORMAT, "tensor %s has no place in this model", package->tensors[i].name);
         }
     }
-    free(b.used);
+    l3_free(b.used);
     return b.status;
 }

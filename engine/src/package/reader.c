@@ -12,6 +12,7 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
+#include "base/memory.h"
 #include "base/sha256.h"
 #include "package/package.h"
 
@@ -306,7 +307,7 @@ l3_status l3_package_open(const char *path, l3_package **out, l3_error *err) {
     }
     *out = NULL;
     l3_error_clear(err);
-    package = calloc(1, sizeof *package);
+    package = l3_alloc(1, sizeof *package);
     if (package == NULL) {
         return l3_fail(err, L3_E_MEMORY, "no memory for a package");
     }
@@ -315,8 +316,8 @@ l3_status l3_package_open(const char *path, l3_package **out, l3_error *err) {
         (status = map_trunk(package, &h, err)) != L3_OK || (status = check_directory(package, &h, err)) != L3_OK) {
         goto fail;
     }
-    package->sections = calloc((size_t)h.section_count + 1, sizeof *package->sections);
-    package->tensors = calloc((size_t)h.tensor_count + 1, sizeof *package->tensors);
+    package->sections = l3_alloc((size_t)h.section_count + 1, sizeof *package->sections);
+    package->tensors = l3_alloc((size_t)h.tensor_count + 1, sizeof *package->tensors);
     if (package->sections == NULL || package->tensors == NULL) {
         status = l3_fail(err, L3_E_MEMORY, "no memory for the directory");
         goto fail;
@@ -342,10 +343,10 @@ void l3_package_close(l3_package *package) {
     if (package->fd >= 0) {
         close(package->fd);
     }
-    free(package->sections);
-    free(package->tensors);
-    free(package->weights.layers);
-    free(package);
+    l3_free(package->sections);
+    l3_free(package->tensors);
+    l3_free(package->weights.layers);
+    l3_free(package);
 }
 
 const l3_config *l3_package_config(const l3_package *package) { return &package->config; }

@@ -10,6 +10,7 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
+#include "base/memory.h"
 #include "base/sha256.h"
 #include "package/package.h"
 
@@ -74,7 +75,7 @@ l3_status l3_package_verify(const l3_package *package, l3_progress_fn progress, 
     if (package == NULL) {
         return l3_fail(err, L3_E_ARG, "l3_package_verify: package is NULL");
     }
-    v.buffer = malloc(STEP);
+    v.buffer = l3_alloc(1, STEP);
     if (v.buffer == NULL) {
         return l3_fail(err, L3_E_MEMORY, "no memory for %u bytes to verify with", STEP);
     }
@@ -92,7 +93,7 @@ l3_status l3_package_verify(const l3_package *package, l3_progress_fn progress, 
         const l3_tensor_info *t = &package->tensors[i];
         status = check(&v, t->offset, t->length, t->sha256, t->name, err);
     }
-    free(v.buffer);
+    l3_free(v.buffer);
     return status;
 }
 
@@ -147,7 +148,7 @@ l3_status l3_package_read_rows(const l3_package *package, size_t index, uint64_t
     }
     tiles = (rows + L3_TILE_ROWS - 1) / L3_TILE_ROWS;
     tile_bytes = t->dtype == L3_F32 ? k * 4 : t->length / (tiles * matrices);
-    tile = malloc((size_t)tile_bytes);
+    tile = l3_alloc(1, (size_t)tile_bytes);
     if (tile == NULL) {
         return l3_fail(err, L3_E_MEMORY, "no memory for %" PRIu64 " bytes of %s", tile_bytes, t->name);
     }
@@ -165,6 +166,6 @@ l3_status l3_package_read_rows(const l3_package *package, size_t index, uint64_t
             }
         }
     }
-    free(tile);
+    l3_free(tile);
     return status;
 }
