@@ -1,0 +1,67 @@
+"""What the program says to people, in English and simplified Chinese. Slugs, logs and JSON stay English."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+
+from launcher.errors import MindnanoError, UsageError
+from launcher.messages import en, zh
+
+LANGUAGE_VARIABLE = "MINDNANO_LANG"
+
+
+class Language(Enum):
+    """A language of the catalogue."""
+
+    ENGLISH = "en"
+    CHINESE = "zh"
+
+
+class Catalogue:
+    """The messages of one language."""
+
+    def __init__(self, language: Language) -> None:
+        self.language = language
+        self._texts = zh.TEXTS if language is Language.CHINESE else en.TEXTS
+
+    def __call__(self, slug: str, /, **facts: object) -> str:
+        """The message with this slug, its facts filled in."""
+        return self._texts[slug].format(**facts)
+
+    def error(self, error: MindnanoError) -> str:
+        """An error as lines for a person: what happened, and what to do next.
+
+        In Chinese the summary comes from the catalogue and the precise English message follows as the detail.
+        """
+        if self.language is Language.ENGLISH:
+            lines = [f"error ({error.slug}): {error.message}"]
+            if error.hint:
+                lines.append(f"  next: {error.hint}")
+            return "\n".join(lines)
+        summary, hint = zh.ERRORS.get(error.slug, ("出错了", ""))
+        lines = [f"错误（{error.slug}）：{summary}", f"  详情：{error.message}"]
+        if hint or error.hint:
+            lines.append(f"  建议：{hint or error.hint}")
+        return "\n".join(lines)
+
+
+def choose_language(argument: str | None, environ: Mapping[str, str]) -> Language:
+    """`--lang`, then MINDNANO_LANG, then the locale.
+
+    Raises:
+        UsageError: MINDNANO_LANG names no language of the catalogue.
+    """
+    if argument is not None:
+        return Language(argument)
+    named = environ.get(LANGUAGE_VARIABLE, "")
+    if named:
+        try:
+            return Language(named)
+        except ValueError as error:
+            raise UsageError("usage", f"{LANGUAGE_VARIABLE} is {named!r}, expected en or zh") from error
+    for variable in ("LC_ALL", "LC_MESSAGES", "LANG"):
+        value = environ.get(variable, "")
+        if value:
+            return Language.CHINESE if value.lower().startswith("zh") else Language.ENGLISH
+    return Language.ENGLISH
