@@ -1,9 +1,9 @@
 """Per-channel activation scales, folded into the weights.
 
 A scale s of a channel divides what flows through the channel and multiplies the weights that read it, so the function
-stays the same while outlying channels become easier to quantise. The file is a safetensors file. Each entry is named after
-a norm (every matrix that the norm feeds shares one s) or after a matrix whose input comes straight from the rows of
-another one.
+stays the same while outlying channels become easier to quantise. The file is a safetensors file. Each entry is named
+after a norm (every matrix that the norm feeds shares one s) or after a matrix whose input comes straight from the rows
+of another one.
 
 | name ends with | shape | divided | multiplied (columns) |
 |---|---|---|---|

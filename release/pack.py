@@ -109,9 +109,7 @@ def _describe(tensor: tuple[str, tuple[int, ...], int]) -> str:
     return f"{name} {list(shape)} of group {group}"
 
 
-def _writers(
-    folder: Path, manifest: Manifest, advance: Callable[[int], None]
-) -> Iterator[Callable[[BinaryIO], None]]:
+def _writers(folder: Path, manifest: Manifest, advance: Callable[[int], None]) -> Iterator[Callable[[BinaryIO], None]]:
     for asset in _assets(manifest):
         yield _copier(folder, asset, advance)
 

@@ -95,9 +95,7 @@ def _representable(scales: Float32Array, magnitude: Float32Array) -> Float32Arra
     return np.where(magnitude > 0, bounded, np.float32(0))
 
 
-def _search(
-    group_format: GroupFormat, groups: Float32Array
-) -> tuple[npt.NDArray[np.float16], npt.NDArray[np.int8]]:
+def _search(group_format: GroupFormat, groups: Float32Array) -> tuple[npt.NDArray[np.float16], npt.NDArray[np.int8]]:
     magnitude = np.abs(groups).max(axis=1)
     best_scales = plain_scales(group_format, groups)
     best_quants = round_to_scales(group_format, groups, best_scales)

@@ -238,6 +238,4 @@ class _Plan:
 
     def _copy(self, name: str, shape: tuple[int, ...], role: Role) -> PackageTensor:
         source = SourceTensor(name=name, shape=shape)
-        return PackageTensor(
-            name=name, shape=shape, role=role, group=self._group, build=Build.COPY, sources=(source,)
-        )
+        return PackageTensor(name=name, shape=shape, role=role, group=self._group, build=Build.COPY, sources=(source,))

@@ -1,0 +1,237 @@
+"""`mindnano`: the publisher's command line. Each command's module is imported only when it is asked for."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import launcher
+from launcher.errors import InternalError, MindnanoError
+
+_INTERRUPTED = 130
+_KV_TYPES = ("f32", "bf16", "fp16")
+_EXIT_CODES = """exit codes:
+  0 ok   1 internal error   2 usage   4 checkpoint or package missing, damaged or unsupported
+  5 not enough memory or disk   9 engine could not load   10 engine failed   130 interrupted"""
+
+Command = Callable[[argparse.Namespace], None]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command; returns the exit code. Errors go to stderr with what to do next."""
+    arguments = _parser().parse_args(argv)
+    command: Command = arguments.command
+    try:
+        command(arguments)
+    except MindnanoError as error:
+        return _report(error)
+    except KeyboardInterrupt:
+        print("mindnano: interrupted", file=sys.stderr)
+        return _INTERRUPTED
+    except BrokenPipeError:
+        sys.stdout = None  # the reader has gone: nothing more can be said, and closing must not complain
+        return 0
+    except MemoryError:
+        print("mindnano: error: not enough memory", file=sys.stderr)
+        return 5
+    return 0
+
+
+def _report(error: MindnanoError) -> int:
+    print(f"mindnano: error: {error.message} [{error.slug}]", file=sys.stderr)
+    if isinstance(error, InternalError):
+        print("mindnano: this is a bug; please report it with the command that led to it", file=sys.stderr)
+    if error.hint:
+        print(f"mindnano: {error.hint}", file=sys.stderr)
+    return error.exit_code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="mindnano",
+        description="Converts Ling-3.0 checkpoints to .l3r packages and measures what they do.",
+        epilog=_EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"mindnano {launcher.__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    _add_quantize(commands.add_parser("quantize", help="convert a checkpoint to assets and manifest.json"))
+    _add_pack(commands.add_parser("pack", help="join assets to one .l3r file"))
+    _add_inspect(commands.add_parser("inspect", help="print what a package holds"))
+    _add_logits(commands.add_parser("logits", help="write the logits of every position"))
+    _add_bench(commands.add_parser("bench", help="measure prefill and decode"))
+    return parser
+
+
+def _add_quantize(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Converts a checkpoint folder in Hugging Face layout, tensor by tensor."
+    parser.add_argument("--source", type=Path, required=True, metavar="DIR", help="folder with config.json and weights")
+    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="folder to write")
+    parser.add_argument(
+        "--recipe",
+        default="w4a8",
+        choices=("f32", "bf16", "w8a8", "w4a8"),
+        help="f32: exact reference; bf16; w8a8: int8; w4a8: int4 and int8 mixed (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--max-context",
+        type=_positive,
+        metavar="N",
+        help="largest context the package may be opened with, tokens (default: twice the native one, at most 262144)",
+    )
+    parser.add_argument(
+        "--calibration-scales", type=Path, metavar="FILE", help="safetensors file of per-channel scales to fold in"
+    )
+    parser.add_argument("--drop-mtp", action="store_true", help="leave out the MTP layer")
+    parser.add_argument("--name", help="name of the model (default: name of the source folder)")
+    parser.add_argument("--license", help="licence of the weights, for the metadata")
+    parser.add_argument("--repository", help="where the checkpoint comes from, for the metadata")
+    parser.add_argument("--revision", help="revision of the repository, for the metadata")
+    parser.add_argument("--force", action="store_true", help="replace an earlier result in DIR")
+    parser.set_defaults(command=_quantize)
+
+
+def _quantize(arguments: argparse.Namespace) -> None:
+    from release.quantize import QuantizeOptions, quantize
+
+    options = QuantizeOptions(
+        source=arguments.source,
+        output=arguments.output,
+        recipe=arguments.recipe,
+        max_context=arguments.max_context,
+        calibration_scales=arguments.calibration_scales,
+        drop_mtp=arguments.drop_mtp,
+        name=arguments.name,
+        license=arguments.license,
+        repository=arguments.repository,
+        revision=arguments.revision,
+        force=arguments.force,
+    )
+    print(quantize(options))
+
+
+def _add_pack(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Joins what mindnano quantize wrote; equal assets give equal bytes."
+    parser.add_argument("manifest", type=Path, metavar="MANIFEST.json")
+    parser.add_argument("output", type=Path, metavar="OUT.l3r")
+    parser.add_argument("--force", action="store_true", help="replace OUT.l3r")
+    parser.set_defaults(command=_pack)
+
+
+def _pack(arguments: argparse.Namespace) -> None:
+    from release.pack import PackOptions, pack
+
+    print(pack(PackOptions(manifest=arguments.manifest, output=arguments.output, force=arguments.force)))
+
+
+def _add_inspect(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Prints config, provenance, sections and tensors of a package."
+    parser.add_argument("package", type=Path, metavar="X.l3r")
+    parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
+    parser.add_argument("--verify", action="store_true", help="hash every section and tensor")
+    parser.set_defaults(command=_inspect)
+
+
+def _inspect(arguments: argparse.Namespace) -> None:
+    from release.inspect_package import inspect_package
+
+    report = inspect_package(arguments.package, verify=arguments.verify)
+    print(report.to_json() if arguments.json else report.to_text())
+
+
+def _add_logits(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Evaluates ids and writes ids, logits [T, V] and hidden [T, H] as float32 arrays."
+    parser.add_argument("--package", type=Path, required=True, metavar="X.l3r")
+    parser.add_argument("--ids", type=Path, required=True, metavar="FILE", help="text file of ids")
+    parser.add_argument("--out", type=Path, required=True, metavar="OUT.npz")
+    parser.add_argument("--split", type=_count, metavar="N", help="N ids in one call, the rest one by one")
+    parser.add_argument("--mtp", action="store_true", help="also mtp_logits [T-1, V]")
+    parser.add_argument("--force", action="store_true", help="replace OUT.npz")
+    _add_engine(parser, kv_default="f32")
+    parser.set_defaults(command=_logits)
+
+
+def _logits(arguments: argparse.Namespace) -> None:
+    from launcher.engine_types import KvType
+    from release.logits import LogitsOptions, dump_logits
+
+    options = LogitsOptions(
+        package=arguments.package,
+        ids=arguments.ids,
+        output=arguments.out,
+        split=arguments.split,
+        mtp=arguments.mtp,
+        threads=arguments.threads,
+        simd=arguments.simd,
+        kv_type=KvType(_KV_TYPES.index(arguments.kv_cache)),
+        force=arguments.force,
+    )
+    print(dump_logits(options))
+
+
+def _add_bench(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Measures tokens per second, and the share of the measured read bandwidth that decoding uses."
+    parser.add_argument("package", type=Path, metavar="X.l3r")
+    parser.add_argument(
+        "--prompt", type=_positive_list, default=(128, 512), metavar="N,N", help="prompt lengths (default: 128,512)"
+    )
+    parser.add_argument("--decode", type=_positive, default=64, metavar="N", help="tokens to decode (default: 64)")
+    parser.add_argument("--repeat", type=_positive, default=3, metavar="R", help="rounds (default: 3)")
+    parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
+    parser.add_argument(
+        "--against",
+        type=Path,
+        metavar="GGUF",
+        help="run llama.cpp on this file in turns (needs llama-cpp-python); one thread each unless --threads",
+    )
+    _add_engine(parser, kv_default="bf16")
+    parser.set_defaults(command=_bench)
+
+
+def _bench(arguments: argparse.Namespace) -> None:
+    from launcher.engine_types import KvType
+    from release.bench import BenchOptions, bench
+
+    options = BenchOptions(
+        package=arguments.package,
+        prompts=arguments.prompt,
+        decode=arguments.decode,
+        threads=arguments.threads,
+        repeat=arguments.repeat,
+        simd=arguments.simd,
+        kv_type=KvType(_KV_TYPES.index(arguments.kv_cache)),
+        against=arguments.against,
+    )
+    report = bench(options)
+    print(report.to_json() if arguments.json else report.to_text())
+
+
+def _add_engine(parser: argparse.ArgumentParser, *, kv_default: str) -> None:
+    parser.add_argument("--threads", type=_positive, default=0, metavar="N", help="threads (default: the big cores)")
+    parser.add_argument("--simd", default="", metavar="S", help="kernel set: scalar, avx2 or neon (default: the best)")
+    parser.add_argument(
+        "--kv-cache", choices=_KV_TYPES, default=kv_default, help="element type of the cache (default: %(default)s)"
+    )
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit()) or len(text) > 9:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
+    return int(text)
+
+
+def _positive(text: str) -> int:
+    value = _count(text)
+    if value == 0:
+        raise argparse.ArgumentTypeError("it must be positive")
+    return value
+
+
+def _positive_list(text: str) -> tuple[int, ...]:
+    return tuple(_positive(part) for part in text.split(","))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,8 @@
+#!/usr/bin/env python3
+"""The same as `mindnano quantize`."""
+
+import sys
+
+from release.cli import main
+
+sys.exit(main(["quantize", *sys.argv[1:]]))
