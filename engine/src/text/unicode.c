@@ -2,10 +2,10 @@
 
 #include <unicode/uchar.h>
 
-l3_char_class l3_char_class_of(uint32_t code_point)
-{
-    if ((code_point >= 0x09 && code_point <= 0x0D) || code_point == 0x85)
-        return L3_CHAR_SPACE; /* the only white space of category Cc */
+l3_char_class l3_char_class_of(uint32_t code_point) {
+    if ((code_point >= 0x09 && code_point <= 0x0d) || code_point == 0x85) {
+        return L3_CHAR_SPACE; /* the only white space among the control characters */
+    }
     switch (u_charType((UChar32)code_point)) {
     case U_UPPERCASE_LETTER:
     case U_LOWERCASE_LETTER:
