@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from launcher.errors import Cancelled, MindnanoError
+from launcher.errors import Cancelled, MindnanoError, UsageError
 from launcher.generate import CancelFlag, SessionPort, Stats, StopReason, decode, prefill
 from launcher.reply import Kind, Piece, ReplySplitter
 from launcher.template import ChatTemplate, Message
@@ -101,6 +101,7 @@ class Conversation:
     ) -> None:
         self._ports = ports
         self._template = template
+        _require_text(system)
         self._system = system
         self._max_tokens = max_tokens
         self._messages: list[Message] = []
@@ -141,10 +142,11 @@ class Conversation:
 
         Raises:
             ContextFull: the prompt does not fit.
-            UsageError, PackageError: the template refuses or fails.
+            UsageError, PackageError: the text is not Unicode, or the template refuses or fails.
         """
         self._flag.absorb()
         self.stats = Stats()
+        _require_text(question)
         turn = Message(role="user", content=question)
         prompt = self._template.render(self._with_system([*self._messages, turn]), enable_thinking=self.thinking)
         ids, self.stats.reused = self._timeline.continue_with(prompt)
@@ -179,3 +181,10 @@ class Conversation:
         if not self._system:
             return list(turns)
         return [Message(role="system", content=self._system), *turns]
+
+
+def _require_text(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise UsageError("text-encoding", f"the text is not valid Unicode: {error}", hint="send UTF-8") from error

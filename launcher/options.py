@@ -202,7 +202,8 @@ def _parser(texts: Catalogue) -> _Parser:
         add_help=False,
         allow_abbrev=False,
     )
-    parser.add_argument("question", nargs="*", metavar="QUESTION", help=texts("help-question"))
+    question = parser.add_argument_group(texts("help-group-question"))
+    question.add_argument("question", nargs="*", metavar="QUESTION", help=texts("help-question"))
     model = parser.add_argument_group(texts("help-group-model"))
     model.add_argument("--model", type=Path, metavar="FILE.l3r", help=texts("help-model"))
     model.add_argument("--demo", action="store_true", help=texts("help-demo"))

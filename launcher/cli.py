@@ -1,0 +1,145 @@
+"""`mindnano-infer`: arguments -> options -> one command, and the one place where errors become exit codes."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import platform
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from types import FrameType
+from typing import TextIO
+
+from launcher import __version__
+from launcher.errors import InternalError, MindnanoError
+from launcher.messages import Catalogue, Language, choose_language
+from launcher.options import ColorMode, Command, Options, parse
+
+EXIT_SIGINT = 130
+EXIT_SIGTERM = 143
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the program and returns its exit code."""
+    environ = dict(os.environ)
+    _speak_utf8()
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    texts = Catalogue(Language.ENGLISH)
+    try:
+        options = parse(given, environ)
+        texts = Catalogue(options.language)
+        return _run(options, texts, environ)
+    except MindnanoError as error:
+        print(_in_the_users_language(error, texts, environ), file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return EXIT_SIGINT
+    except BrokenPipeError:  # the reader of stdout has seen enough
+        with suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        traceback.print_exc()
+        internal = InternalError("internal", repr(error), hint="please report this with the command that led to it")
+        print(texts.error(internal), file=sys.stderr)
+        return internal.exit_code
+
+
+def _speak_utf8() -> None:
+    """UTF-8 on all three streams, whatever the locale says. Input must be valid; output replaces what cannot be."""
+    for stream, errors in ((sys.stdin, "strict"), (sys.stdout, "replace"), (sys.stderr, "replace")):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors=errors)
+
+
+def _in_the_users_language(error: MindnanoError, texts: Catalogue, environ: Mapping[str, str]) -> str:
+    if texts.language is Language.ENGLISH:  # the options may not have been read yet
+        with suppress(MindnanoError):
+            texts = Catalogue(choose_language(None, environ))
+    return texts.error(error)
+
+
+def _run(options: Options, texts: Catalogue, environ: Mapping[str, str]) -> int:
+    if options.command is Command.VERSION:
+        return _version(options)
+    if options.command is Command.EXIT_CODES:
+        print(texts("exit-codes"))
+        return 0
+    if options.command is Command.CHECK:
+        return _check(options, texts, environ)
+    if options.command is Command.LIST_CONTEXTS:
+        return _list_contexts(options, texts, environ)
+    return _talk(options, texts, environ)
+
+
+def _version(options: Options) -> int:
+    if options.json:
+        document = {
+            "schema": "mindnano-infer.version",
+            "version": 1,
+            "program": "mindnano-infer",
+            "program_version": __version__,
+            "python": platform.python_version(),
+            "machine": platform.machine(),
+        }
+        print(json.dumps(document, indent=2))
+    else:
+        print(f"mindnano-infer {__version__}")
+    return 0
+
+
+def _check(options: Options, texts: Catalogue, environ: Mapping[str, str]) -> int:
+    from launcher.check import examine
+    from launcher.system import SystemView
+
+    report = examine(options, environ, SystemView())
+    print(json.dumps(report.document(), indent=2) if options.json else report.text(texts))
+    return report.exit_code
+
+
+def _list_contexts(options: Options, texts: Catalogue, environ: Mapping[str, str]) -> int:
+    from launcher.contexts import build_table, table_text
+    from launcher.engine import Package
+    from launcher.model import engine_options, kv_type, metadata_of, model_name, package_path
+    from launcher.system import SystemView
+
+    path = package_path(options, environ)
+    with Package(path) as package:
+        name = model_name(metadata_of(package), path)
+        table = build_table(package, name, engine_options(options), kv_type(options), SystemView().memory())
+    print(json.dumps(table.document(), indent=2) if options.json else table_text(table, texts))
+    return 0
+
+
+def _talk(options: Options, texts: Catalogue, environ: Mapping[str, str]) -> int:
+    from launcher.chat import answer_once, read_question, run_chat
+    from launcher.model import open_talk
+    from launcher.system import SystemView
+    from launcher.terminal import Console, is_terminal
+
+    signal.signal(signal.SIGTERM, _terminate)
+    console = Console(texts, out=sys.stdout, err=sys.stderr, color=options.color, environ=environ)
+    question = options.question
+    if question is None and not is_terminal(sys.stdin):
+        question = read_question(sys.stdin)
+    with open_talk(options, environ, SystemView()) as talk:
+        if question is not None:
+            return answer_once(talk, console, question)
+        console.say("chat-banner", name=talk.name, context=talk.context, threads=talk.threads, simd=talk.simd)
+        if options.demo:
+            console.say("chat-demo")
+        return run_chat(talk, console, _line_reader(sys.stderr, options.color))
+
+
+def _line_reader(stream: TextIO, color: ColorMode) -> Callable[[], str]:
+    from launcher.line_editor import line_reader
+
+    return line_reader(stream, color)
+
+
+def _terminate(_number: int, _frame: FrameType | None) -> None:
+    raise SystemExit(EXIT_SIGTERM)
