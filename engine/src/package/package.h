@@ -97,6 +97,8 @@ struct l3_package {
 /* Exact length in bytes of a tensor; false on overflow or where dtype and shape do not go together. */
 bool l3_tensor_length(uint32_t dtype, uint32_t rank, const uint64_t shape[4], uint64_t *length);
 const char *l3_dtype_name(uint32_t dtype);
+/* Row `lane` (0 to 7) of one tile as k floats. */
+void l3_read_tiled_row(uint32_t dtype, const uint8_t *tile, uint32_t lane, uint64_t k, float *out);
 
 l3_status l3_config_validate(const l3_config *config, l3_error *err);
 l3_status l3_features_check(const char *text, size_t length, l3_error *err);

@@ -97,32 +97,6 @@ l3_status l3_package_verify(const l3_package *package, l3_progress_fn progress, 
     return status;
 }
 
-/* One row of one tile as floats. */
-static void read_tiled_row(uint32_t dtype, const uint8_t *tile, uint32_t lane, uint64_t k, float *out) {
-    for (uint64_t i = 0; i < k; i++) {
-        const uint8_t *block;
-        uint64_t in_group = i % L3_GROUP;
-        uint64_t chunk = in_group / 4;
-        switch (dtype) {
-        case L3_F32X8: out[i] = l3_f32_from_bits(l3_load_u32(tile + (i * 8 + lane) * 4)); break;
-        case L3_BF16X8: out[i] = l3_f32_from_bf16(l3_load_u16(tile + (i * 8 + lane) * 2)); break;
-        case L3_Q8X8:
-            block = tile + i / L3_GROUP * L3_Q8_BLOCK;
-            out[i] = l3_f32_from_f16(l3_load_u16(block + 2 * lane)) *
-                     (float)(int8_t)block[16 + 32 * chunk + 4 * lane + in_group % 4];
-            break;
-        default: {
-            uint8_t byte;
-            block = tile + i / L3_GROUP * L3_Q4_BLOCK;
-            byte = block[16 + 32 * (chunk % 4) + 4 * lane + in_group % 4];
-            out[i] = l3_f32_from_f16(l3_load_u16(block + 2 * lane)) *
-                     (float)((chunk < 4 ? byte & 15 : byte >> 4) - 8);
-            break;
-        }
-        }
-    }
-}
-
 l3_status l3_package_read_rows(const l3_package *package, size_t index, uint64_t first, uint64_t count, float *out,
                                l3_error *err) {
     const l3_tensor_info *t;
@@ -162,7 +136,7 @@ l3_status l3_package_read_rows(const l3_package *package, size_t index, uint64_t
                 held = wanted;
             }
             if (status == L3_OK) {
-                read_tiled_row(t->dtype, tile, (uint32_t)(r % rows % L3_TILE_ROWS), k, out);
+                l3_read_tiled_row(t->dtype, tile, (uint32_t)(r % rows % L3_TILE_ROWS), k, out);
             }
         }
     }

@@ -1,0 +1,153 @@
+/* Package + kernels + threads. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+
+#include "base/cpu.h"
+#include "base/error.h"
+#include "base/memory.h"
+#include "session/session.h"
+
+/* Matrices are read once per token and in order, experts at random: tell the kernel nothing and let it learn, but map
+ * the MTP extents only here. */
+static l3_status map_mtp(l3_engine *engine, l3_error *err) {
+    const l3_package *package = engine->package;
+    uint64_t offset = l3_mtp_offset(package);
+    void *map;
+    if (!package->weights.has_mtp) {
+        return l3_fail(err, L3_E_UNSUPPORTED, "MTP is asked for, but the package holds no MTP layer");
+    }
+    engine->mtp_map_bytes = package->size - offset;
+    map = mmap(NULL, (size_t)engine->mtp_map_bytes, PROT_READ, MAP_SHARED, package->fd, (off_t)offset);
+    if (map == MAP_FAILED) {
+        return l3_fail_errno(err, L3_E_IO, errno, "cannot map the MTP layer (%llu bytes)",
+                             (unsigned long long)engine->mtp_map_bytes);
+    }
+    engine->mtp_map = map;
+    engine->has_mtp = true;
+    return l3_mtp_bind(package, map, &engine->mtp, err);
+}
+
+static l3_status choose_kernels(l3_engine *engine, const l3_engine_options *options, l3_error *err) {
+    if (memchr(options->simd, 0, sizeof options->simd) == NULL) {
+        return l3_fail(err, L3_E_ARG, "the name of the kernel set is not terminated");
+    }
+    engine->kernels = l3_kernels_find(options->simd);
+    if (engine->kernels == NULL) {
+        return l3_fail(err, L3_E_UNSUPPORTED, "kernel set '%s' is not available here; this CPU can run: %s",
+                       options->simd, l3_simd_available());
+    }
+    return L3_OK;
+}
+
+l3_status l3_engine_create(const l3_package *package, const l3_engine_options *options, l3_engine **out,
+                           l3_error *err) {
+    l3_engine *engine = NULL;
+    int cores[L3_MAX_CPUS];
+    uint32_t core_count;
+    l3_status status;
+    if (package == NULL || options == NULL || out == NULL) {
+        return l3_fail(err, L3_E_ARG, "l3_engine_create: NULL argument");
+    }
+    *out = NULL;
+    l3_error_clear(err);
+    engine = l3_alloc(1, sizeof *engine);
+    if (engine == NULL) {
+        return l3_fail(err, L3_E_MEMORY, "no memory for an engine");
+    }
+    engine->package = package;
+    if ((status = choose_kernels(engine, options, err)) != L3_OK) {
+        goto fail;
+    }
+    if (options->mtp && (status = map_mtp(engine, err)) != L3_OK) {
+        goto fail;
+    }
+    core_count = l3_cpu_big_cores(cores);
+    engine->threads = options->threads > 0 ? options->threads : core_count;
+    if ((status = l3_pool_create(engine->threads, cores, core_count, &engine->pool, err)) != L3_OK) {
+        goto fail;
+    }
+    *out = engine;
+    return L3_OK;
+fail:
+    l3_engine_destroy(engine);
+    return status;
+}
+
+void l3_engine_destroy(l3_engine *engine) {
+    if (engine == NULL) {
+        return;
+    }
+    l3_pool_destroy(engine->pool);
+    if (engine->mtp_map != NULL) {
+        munmap(engine->mtp_map, (size_t)engine->mtp_map_bytes);
+    }
+    l3_free(engine);
+}
+
+const char *l3_engine_simd(const l3_engine *engine) { return engine->kernels->name; }
+uint32_t l3_engine_threads(const l3_engine *engine) { return engine->threads; }
+
+/* -- read bandwidth -- */
+
+#define BANDWIDTH_PIECE (1u << 20)
+
+typedef struct reading {
+    const uint64_t *data;
+    _Atomic uint64_t sink; /* keeps the sums alive */
+} reading;
+
+static void read_pieces(void *context, uint32_t first, uint32_t last, uint32_t thread) {
+    reading *work = context;
+    const uint64_t *p = work->data + (size_t)first * (BANDWIDTH_PIECE / 8);
+    const uint64_t *end = work->data + (size_t)last * (BANDWIDTH_PIECE / 8);
+    uint64_t sum[8] = {0};
+    (void)thread;
+    for (; p < end; p += 8) {
+        for (size_t i = 0; i < 8; i++) {
+            sum[i] += p[i];
+        }
+    }
+    for (size_t i = 1; i < 8; i++) {
+        sum[0] += sum[i];
+    }
+    atomic_fetch_add_explicit(&work->sink, sum[0], memory_order_relaxed);
+}
+
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+l3_status l3_engine_read_bandwidth(l3_engine *engine, uint64_t bytes, double *bytes_per_second, l3_error *err) {
+    reading work = {0};
+    uint64_t pieces = bytes / BANDWIDTH_PIECE;
+    double best = 0.0;
+    void *memory;
+    if (engine == NULL || bytes_per_second == NULL || pieces == 0 || pieces > UINT32_MAX) {
+        return l3_fail(err, L3_E_ARG, "l3_engine_read_bandwidth: at least 1 MiB is needed");
+    }
+    memory = l3_pages_alloc(pieces * BANDWIDTH_PIECE);
+    if (memory == NULL) {
+        return l3_fail(err, L3_E_MEMORY, "no memory for %llu bytes to measure with", (unsigned long long)bytes);
+    }
+    memset(memory, 1, (size_t)(pieces * BANDWIDTH_PIECE)); /* real pages, not the shared zero page */
+    work.data = memory;
+    for (int round = 0; round < 3; round++) {
+        double start = now();
+        double seconds;
+        l3_pool_run(engine->pool, read_pieces, &work, (uint32_t)pieces, 1);
+        seconds = now() - start;
+        if (seconds > 0.0 && (double)(pieces * BANDWIDTH_PIECE) / seconds > best) {
+            best = (double)(pieces * BANDWIDTH_PIECE) / seconds;
+        }
+    }
+    l3_pages_free(memory, pieces * BANDWIDTH_PIECE);
+    *bytes_per_second = best;
+    return L3_OK;
+}

@@ -1,0 +1,194 @@
+/* From logits to a token. All arithmetic is in double on one thread, so equal seeds give equal ids everywhere. */
+#include <math.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/memory.h"
+#include "package/package.h"
+
+typedef struct candidate {
+    float logit;
+    int32_t id;
+} candidate;
+
+struct l3_sampler {
+    l3_sampling sampling;
+    uint32_t token_count;
+    uint32_t vocab_size;
+    uint64_t random;
+    float *penalised;      /* [token_count] */
+    candidate *candidates; /* [token_count] */
+    double *weights;       /* [token_count] */
+};
+
+/* SplitMix64 (Steele, Lea, Flood 2014): every seed, zero included, gives a full-period stream. */
+static uint64_t next_random(uint64_t *state) {
+    uint64_t z = (*state += 0x9e3779b97f4a7c15u);
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+static l3_status check_sampling(const l3_sampling *s, l3_error *err) {
+    if (!(s->temperature >= 0.0f && s->temperature <= 100.0f)) {
+        return l3_fail(err, L3_E_ARG, "temperature %g; 0 to 100 is possible", (double)s->temperature);
+    }
+    if (!(s->top_p > 0.0f && s->top_p <= 1.0f)) {
+        return l3_fail(err, L3_E_ARG, "top_p %g; above 0, up to 1 is possible", (double)s->top_p);
+    }
+    if (!(s->min_p >= 0.0f && s->min_p < 1.0f)) {
+        return l3_fail(err, L3_E_ARG, "min_p %g; 0 up to, not including, 1 is possible", (double)s->min_p);
+    }
+    if (!(s->repetition_penalty > 0.0f && s->repetition_penalty <= 100.0f)) {
+        return l3_fail(err, L3_E_ARG, "repetition_penalty %g; above 0, up to 100 is possible",
+                       (double)s->repetition_penalty);
+    }
+    return L3_OK;
+}
+
+l3_status l3_sampler_create(const l3_package *package, const l3_sampling *sampling, l3_sampler **out, l3_error *err) {
+    l3_sampler *sampler;
+    l3_status status;
+    if (package == NULL || sampling == NULL || out == NULL) {
+        return l3_fail(err, L3_E_ARG, "l3_sampler_create: NULL argument");
+    }
+    *out = NULL;
+    l3_error_clear(err);
+    if ((status = check_sampling(sampling, err)) != L3_OK) {
+        return status;
+    }
+    sampler = l3_alloc(1, sizeof *sampler);
+    if (sampler == NULL) {
+        return l3_fail(err, L3_E_MEMORY, "no memory for a sampler");
+    }
+    sampler->sampling = *sampling;
+    sampler->random = sampling->seed;
+    sampler->token_count = package->config.token_count;
+    sampler->vocab_size = package->config.vocab_size;
+    sampler->penalised = l3_alloc(sampler->token_count, sizeof *sampler->penalised);
+    sampler->candidates = l3_alloc(sampler->token_count, sizeof *sampler->candidates);
+    sampler->weights = l3_alloc(sampler->token_count, sizeof *sampler->weights);
+    if (sampler->penalised == NULL || sampler->candidates == NULL || sampler->weights == NULL) {
+        l3_sampler_destroy(sampler);
+        return l3_fail(err, L3_E_MEMORY, "no memory to sample from %u tokens", package->config.token_count);
+    }
+    *out = sampler;
+    return L3_OK;
+}
+
+void l3_sampler_destroy(l3_sampler *sampler) {
+    if (sampler == NULL) {
+        return;
+    }
+    l3_free(sampler->penalised);
+    l3_free(sampler->candidates);
+    l3_free(sampler->weights);
+    l3_free(sampler);
+}
+
+/* Higher logit first, lower id first among equals: a total order, so every selection is unique. */
+static int before(candidate a, candidate b) { return a.logit > b.logit || (a.logit == b.logit && a.id < b.id); }
+
+static void sift(candidate *heap, size_t root, size_t n) {
+    candidate item = heap[root];
+    for (;;) {
+        size_t child = 2 * root + 1;
+        if (child >= n) {
+            break;
+        }
+        if (child + 1 < n && before(heap[child], heap[child + 1])) {
+            child++; /* the worse of the two rises: the root is the worst of the heap */
+        }
+        if (!before(item, heap[child])) {
+            break;
+        }
+        heap[root] = heap[child];
+        root = child;
+    }
+    heap[root] = item;
+}
+
+/* Leaves the best `keep` candidates in front, best first. */
+static void select_best(candidate *c, size_t n, size_t keep) {
+    for (size_t i = keep / 2; i-- > 0;) {
+        sift(c, i, keep);
+    }
+    for (size_t i = keep; i < n; i++) {
+        if (before(c[i], c[0])) {
+            c[0] = c[i];
+            sift(c, 0, keep);
+        }
+    }
+    for (size_t i = keep; i-- > 1;) {
+        candidate worst = c[0];
+        c[0] = c[i];
+        c[i] = worst;
+        sift(c, 0, i);
+    }
+}
+
+/* Divides positive and multiplies negative logits, once per distinct token (Keskar et al. 2019). */
+static void penalise(l3_sampler *s, const float *logits, const int32_t *history, size_t n) {
+    float penalty = s->sampling.repetition_penalty;
+    for (size_t i = 0; i < n; i++) {
+        int32_t id = history[i];
+        if (id >= 0 && (uint32_t)id < s->token_count) {
+            s->penalised[id] = logits[id] > 0.0f ? logits[id] / penalty : logits[id] * penalty;
+        }
+    }
+}
+
+/* Index into the candidates, which are sorted. */
+static size_t draw(l3_sampler *s, size_t n) {
+    double temperature = (double)s->sampling.temperature;
+    double top = (double)s->candidates[0].logit;
+    double total = 0.0;
+    double kept = 0.0;
+    double target;
+    size_t keep = 0;
+    for (size_t i = 0; i < n; i++) {
+        s->weights[i] = exp(((double)s->candidates[i].logit - top) / temperature);
+        total += s->weights[i];
+    }
+    while (keep < n && (keep == 0 || (kept < (double)s->sampling.top_p * total &&
+                                      s->weights[keep] >= (double)s->sampling.min_p * s->weights[0]))) {
+        kept += s->weights[keep++];
+    }
+    target = (double)(next_random(&s->random) >> 11) * 0x1p-53 * kept;
+    for (size_t i = 0; i < keep; i++) {
+        target -= s->weights[i];
+        if (target < 0.0) {
+            return i;
+        }
+    }
+    return keep - 1;
+}
+
+l3_status l3_sampler_sample(l3_sampler *sampler, const float *logits, const int32_t *history, size_t history_length,
+                            int32_t *id, l3_error *err) {
+    size_t n;
+    size_t keep;
+    if (sampler == NULL || logits == NULL || id == NULL || (history == NULL && history_length > 0)) {
+        return l3_fail(err, L3_E_ARG, "l3_sampler_sample: NULL argument");
+    }
+    n = sampler->token_count;
+    for (size_t i = 0; i < n; i++) {
+        if (!isfinite(logits[i])) {
+            return l3_fail(err, L3_E_INTERNAL, "the logit of token %zu is not finite", i);
+        }
+    }
+    memcpy(sampler->penalised, logits, n * sizeof *logits);
+    if (sampler->sampling.repetition_penalty != 1.0f) {
+        penalise(sampler, logits, history, history_length);
+    }
+    for (size_t i = 0; i < n; i++) {
+        sampler->candidates[i] = (candidate){.logit = sampler->penalised[i], .id = (int32_t)i};
+    }
+    keep = sampler->sampling.top_k > 0 && sampler->sampling.top_k < n ? sampler->sampling.top_k : n;
+    if (sampler->sampling.temperature == 0.0f) {
+        keep = 1;
+    }
+    select_best(sampler->candidates, n, keep);
+    *id = sampler->candidates[keep == 1 ? 0 : draw(sampler, keep)].id;
+    return L3_OK;
+}
