@@ -65,11 +65,11 @@ def chunked(q: Tensor, k: Tensor, v: Tensor, log_decay: Tensor, beta: Tensor, ke
     state = q.new_zeros(batch, heads, width, width)
     gates = keep.view(batch, 1, count, 1, 1)
     states = []
-    for chunk in range(count):
-        state = state * gates[:, :, chunk]
+    parts = (x.unbind(2) for x in (gates, carried_decay, gained, carried_keys, through))
+    for gate, decay_of, gained_by, keys_of, through_of in zip(*parts, strict=True):
+        state = state * gate
         states.append(state)
-        lost = carried_keys[:, :, chunk] @ (through[:, :, chunk] @ state)
-        state = carried_decay[:, :, chunk] * state + gained[:, :, chunk] - lost
+        state = decay_of * state + gained_by - keys_of @ (through_of @ state)
     out = read_fresh + read_state @ torch.stack(states, 2)
     return out.permute(0, 2, 3, 1, 4).reshape(batch, time, heads, width)
 

@@ -286,10 +286,12 @@ class Experts(nn.Module):
             self.load += counts
         token = order // self.chosen
         share = weights.flatten().index_select(0, order)[:, None]
+        shares_of_rows = flat.index_select(0, token).split(counts.tolist())
         parts = []
-        for expert, rows in enumerate(flat.index_select(0, token).split(counts.tolist())):
+        # unbind, not indexing: the gradient of an index is a whole stack of zeros for each expert.
+        for rows, gate_up, down in zip(shares_of_rows, self.gate_up.unbind(), self.down.unbind(), strict=True):
             if len(rows):
-                gate, up = (rows @ self.gate_up[expert].T).chunk(2, -1)
-                parts.append((functional.silu(gate) * up) @ self.down[expert].T)
+                gate, up = (rows @ gate_up.T).chunk(2, -1)
+                parts.append((functional.silu(gate) * up) @ down.T)
         mixed: Tensor = self.shared_experts(flat).index_add(0, token, torch.cat(parts) * share)
         return mixed.view(x.shape)

@@ -26,6 +26,7 @@ from release.demo.model import Ling
 from release.demo.optimiser import optimisers
 from release.demo.packing import Batch, Packer
 from release.demo.tokenizer import PADDING, train_tokenizer
+from release.demo.workers import Team, run_team
 
 MIX: Final[Mapping[str, float]] = {
     "greeting": 3.0,
@@ -47,10 +48,11 @@ MIX: Final[Mapping[str, float]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a run does. The learning rate rises for `warm_up` steps, stays, and falls to 2 % from half of the steps."""
+    """What a run does; `rows` are each worker's. The learning rate rises for `warm_up` steps, stays, and falls to 2 % from half of the steps."""
 
     steps: int = 2600
-    rows: int = 12
+    workers: int = 2
+    rows: int = 6
     time: int = 320
     rate: float = 6e-3
     warm_up: int = 60
@@ -114,15 +116,17 @@ def losses(model: Ling, batch: Batch, further_weight: float) -> Losses:
 class Trainer:
     """One run: model, optimisers, source of text, and where it stands."""
 
-    def __init__(self, plan: Plan, tokenizer: Tokenizer, out: Path) -> None:
+    def __init__(self, plan: Plan, team: Team, tokenizer: Tokenizer, out: Path) -> None:
         torch.manual_seed(plan.seed)
         self.plan = plan
+        self.team = team
         self.tokenizer = tokenizer
         self.out = out
         self.model = Ling(Architecture())
         self.muon, self.adam = optimisers(self.model)
         padding = tokenizer.token_to_id(PADDING)
-        self.packer = Packer(tokenizer, rows=plan.rows, time=plan.time, padding=padding, seed=plan.seed)
+        seed = plan.seed * 1000 + team.rank
+        self.packer = Packer(tokenizer, rows=plan.rows, time=plan.time, padding=padding, seed=seed)
         self.step = 0
         self.tokens = 0
 
@@ -134,6 +138,9 @@ class Trainer:
         batch = self.packer.batch(plan.mix)
         result = losses(self.model, batch, plan.further_weight)
         result.total.backward()  # type: ignore[no-untyped-call]
+        experts = [block.mlp for block in self.model.layers if isinstance(block.mlp, Experts)]
+        gradients = [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
+        self.team.average([*gradients, *(mlp.load for mlp in experts)])
         others = [parameter for group in self.adam.param_groups for parameter in group["params"]]
         torch.nn.utils.clip_grad_norm_(others, plan.clip)
         for optimiser in (self.muon, self.adam):
@@ -141,25 +148,26 @@ class Trainer:
                 group["lr"] = plan.rate * share
             optimiser.step()
             optimiser.zero_grad(set_to_none=True)
-        for block in self.model.layers:
-            if isinstance(block.mlp, Experts):
-                lack = block.mlp.load.mean() - block.mlp.load
-                block.mlp.expert_bias += plan.balance_rate * share * lack.sign()
-                block.mlp.load.zero_()
+        for mlp in experts:
+            mlp.expert_bias += plan.balance_rate * share * (mlp.load.mean() - mlp.load).sign()
+            mlp.load.zero_()
         self.step += 1
         self.tokens += batch.tokens
         return result
 
     def save(self) -> None:
-        """Saves all that `resume` needs, and the checkpoint as it stands."""
+        """Saves all that `resume` needs, and the checkpoint as it stands; all workers call it, rank 0 writes."""
+        waiting = [(document.ids, document.weights) for document in self.packer.waiting]
+        sources = self.team.gather((self.packer.rng.getstate(), waiting))
+        if self.team.rank != 0:
+            return
         state = {
             "step": self.step,
             "tokens": self.tokens,
             "model": self.model.state_dict(),
             "muon": self.muon.state_dict(),
             "adam": self.adam.state_dict(),
-            "rng": self.packer.rng.getstate(),
-            "waiting": [(document.ids, document.weights) for document in self.packer.waiting],
+            "sources": sources,
         }
         partial = self.out / "state.pt.partial"
         torch.save(state, partial)
@@ -176,9 +184,9 @@ class Trainer:
         self.model.load_state_dict(state["model"])
         self.muon.load_state_dict(state["muon"])
         self.adam.load_state_dict(state["adam"])
-        version, numbers, gauss = state["rng"]
+        (version, numbers, gauss), waiting = state["sources"][self.team.rank]
         self.packer.rng.setstate((version, tuple(numbers), gauss))
-        self.packer.restore(state["waiting"])
+        self.packer.restore(waiting)
         return True
 
     def exam(self, count: int) -> dict[str, float]:
@@ -195,51 +203,52 @@ class Trainer:
         return {name: round(sum(rights) / len(rights), 3) for name, rights in by_task.items()}
 
 
-def run(trainer: Trainer) -> None:
-    """Trains to the end of the plan, logging to standard output and to `log.jsonl`."""
-    plan = trainer.plan
-    began, first = time.monotonic(), trainer.step
+def _note(trainer: Trainer, result: Losses, seconds: float) -> None:
+    """Rank 0's log entry, to standard output and to `log.jsonl`."""
+    entry: dict[str, Any] = {
+        "step": trainer.step,
+        "tokens_per_worker": trainer.tokens,
+        "seconds_per_step": round(seconds, 3),
+        "loss": round(result.next_loss, 4),
+        "further_loss": round(result.further_loss, 4),
+        "right": round(result.next_right, 4),
+        "further_right": round(result.further_right, 4),
+    }
+    if trainer.step % trainer.plan.exam_every == 0:
+        entry["exam"] = trainer.exam(8)
+    line = json.dumps(entry)
+    print(line, flush=True)
     with (trainer.out / "log.jsonl").open("a", encoding="utf-8") as log:
-        while trainer.step < plan.steps:
-            result = trainer.advance()
-            entry: dict[str, Any] = {}
-            if trainer.step % 20 == 0:
-                seconds = (time.monotonic() - began) / (trainer.step - first)
-                entry = {
-                    "step": trainer.step,
-                    "tokens": trainer.tokens,
-                    "seconds_per_step": round(seconds, 3),
-                    "loss": round(result.next_loss, 4),
-                    "further_loss": round(result.further_loss, 4),
-                    "right": round(result.next_right, 4),
-                    "further_right": round(result.further_right, 4),
-                }
-            if trainer.step % plan.exam_every == 0:
-                entry["exam"] = trainer.exam(8)
-            if entry:
-                line = json.dumps(entry)
-                print(line, flush=True)
-                print(line, file=log, flush=True)
-            if trainer.step % plan.save_every == 0 or trainer.step == plan.steps:
-                trainer.save()
+        print(line, file=log)
+
+
+def work(team: Team, plan: Plan, out: Path) -> None:
+    """What each worker does: trains to the end of the plan."""
+    tokenizer = Tokenizer.from_file(str(out / "tokenizer.json"))
+    trainer = Trainer(plan, team, tokenizer, out)
+    if trainer.resume() and team.rank == 0:
+        print(f"going on from step {trainer.step}", file=sys.stderr)
+    began = time.monotonic()
+    while trainer.step < plan.steps:
+        result = trainer.advance()
+        if team.rank == 0 and trainer.step % 20 == 0:
+            _note(trainer, result, (time.monotonic() - began) / 20)
+        if trainer.step % 20 == 0:
+            began = time.monotonic()
+        if trainer.step % plan.save_every == 0 or trainer.step == plan.steps:
+            trainer.save()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command. Returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m release.demo.train", description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, required=True, help="folder for the state, the log and the checkpoint")
-    parser.add_argument("--threads", type=int, default=2, help="CPU threads (default 2)")
     parser.add_argument("--steps", type=int, default=Plan().steps, help="steps of the schedule (default %(default)s)")
     options = parser.parse_args(arguments)
-    torch.set_num_threads(options.threads)
-    torch.set_flush_denormal(True)
     plan = Plan(steps=options.steps)
     options.out.mkdir(parents=True, exist_ok=True)
-    tokenizer = train_tokenizer(Architecture().vocabulary, plan.seed)
-    trainer = Trainer(plan, tokenizer, options.out)
-    if trainer.resume():
-        print(f"going on from step {trainer.step}", file=sys.stderr)
-    run(trainer)
+    train_tokenizer(Architecture().vocabulary, plan.seed).save(str(options.out / "tokenizer.json"))
+    run_team(plan.workers, options.out, work, plan, options.out)
     return 0
 
 
