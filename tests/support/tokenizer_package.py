@@ -53,7 +53,7 @@ def tokenizer_package(path: Path, section: bytes, token_count: int) -> Path:
         Section.METADATA: b"{}",
     }
     tensors = [
-        _zeros(tensor.name, Dtype.F32 if tensor.role in (Role.VECTOR, Role.CONVOLUTION) else Dtype.F32X8, tensor.shape)
+        _zeros(tensor.name, Dtype.F32 if tensor.role is Role.VECTOR else Dtype.F32X8, tensor.shape)
         for tensor in package_tensors(ModelConfig.from_struct(config), with_mtp=False)
     ]
     parts = [

@@ -52,8 +52,7 @@ static l3_status check_slots(uint32_t slots, uint32_t entries, const char *name,
     return L3_OK;
 }
 
-static l3_status check_header(const uint8_t *section, size_t length, const l3_config *config, l3_tables *t,
-                              l3_error *err) {
+static l3_status check_header(const uint8_t *section, size_t length, uint32_t token_count, l3_tables *t, l3_error *err) {
     if (length < HEADER_BYTES) {
         return l3_fail(err, L3_E_FORMAT, "tokenizer: the section has %zu bytes, fewer than its header of %u", length,
                        HEADER_BYTES);
@@ -72,9 +71,9 @@ static l3_status check_header(const uint8_t *section, size_t length, const l3_co
     t->merge_slots = l3_load_u32(section + FIELD_MERGE_SLOTS);
     t->token_slot_count = l3_load_u32(section + FIELD_TOKEN_SLOTS);
     t->bytes_length = l3_load_u32(section + FIELD_BYTES_LENGTH);
-    if (t->token_count != config->token_count) {
+    if (t->token_count != token_count) {
         return l3_fail(err, L3_E_FORMAT, "tokenizer: the section has %u tokens, the config says %u", t->token_count,
-                       config->token_count);
+                       token_count);
     }
     if (t->added_count > t->token_count) {
         return l3_fail(err, L3_E_FORMAT, "tokenizer: %u of %u tokens are added ones", t->added_count, t->token_count);
@@ -83,19 +82,9 @@ static l3_status check_header(const uint8_t *section, size_t length, const l3_co
     return status != L3_OK ? status : check_slots(t->token_slot_count, t->token_count, "token", err);
 }
 
-l3_status l3_tables_open(const l3_package *package, l3_tables *out, l3_error *err) {
-    const void *data = NULL;
-    size_t length = 0;
+l3_status l3_tables_open(const uint8_t *section, size_t length, uint32_t token_count, l3_tables *out, l3_error *err) {
     memset(out, 0, sizeof *out);
-    l3_status status = l3_package_section(package, L3_SECTION_TOKENIZER, &data, &length, err);
-    if (status != L3_OK) {
-        return status;
-    }
-    if (data == NULL) {
-        return l3_fail(err, L3_E_FORMAT, "tokenizer: the package has no such section");
-    }
-    const uint8_t *section = data;
-    status = check_header(section, length, l3_package_config(package), out, err);
+    l3_status status = check_header(section, length, token_count, out, err);
     if (status != L3_OK) {
         return status;
     }

@@ -30,8 +30,8 @@ typedef struct l3_tables {
     bool ignore_merges;
 } l3_tables;
 
-/* Checks the header: a fixed amount of work. */
-l3_status l3_tables_open(const l3_package *package, l3_tables *out, l3_error *err);
+/* Checks the header of a 4-byte aligned section, which may be NULL where length is 0: a fixed amount of work. */
+l3_status l3_tables_open(const uint8_t *section, size_t length, uint32_t token_count, l3_tables *out, l3_error *err);
 /* Bytes of a token, which may be none for a hole. */
 l3_status l3_tables_token(const l3_tables *tables, int32_t id, const uint8_t **bytes, size_t *length, l3_error *err);
 /* Id of the token with these bytes, or L3_NO_TOKEN. */
