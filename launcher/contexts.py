@@ -65,7 +65,7 @@ class ContextTable:
             "schema": "mindnano-infer.list-contexts",
             "version": 1,
             "name": self.name,
-            "kv_cache": self.kv_type.name.lower(),
+            "kv_cache": self.kv_type.label,
             "native_context": self.native,
             "package_context": self.package_limit,
             "available_bytes": self.available,
@@ -160,7 +160,7 @@ def table_text(table: ContextTable, texts: Catalogue) -> str:
         total = format_bytes(row.total) if row.terms else "-"
         lines.append([show_tokens(row.context), *cells, total, _verdict_text(row, table, texts)])
     available = texts("unknown") if table.available is None else format_bytes(table.available)
-    title = texts("contexts-title", name=table.name, kv=table.kv_type.name.lower(), available=available)
+    title = texts("contexts-title", name=table.name, kv=table.kv_type.label, available=available)
     largest = table.largest
     end = texts("contexts-none") if largest is None else texts("contexts-largest", context=show_tokens(largest))
     return "\n".join([title, "", *_aligned(lines), "", end])

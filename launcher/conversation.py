@@ -53,12 +53,17 @@ class Ports:
 
 @dataclass(slots=True)
 class Timeline:
-    """The bytes that the session has consumed."""
+    """The bytes that the session has consumed, and the token that was shown but not consumed when a reply was cut."""
 
     text: TextPort
     session: SessionPort
     _bytes: bytearray = field(default_factory=bytearray)
     _known: int = 0
+    _sampled: tuple[int, int] | None = None
+
+    def note_sampled(self, token: int) -> None:
+        """Remembers a token that is about to be evaluated, in case a cancel comes first."""
+        self._sampled = (self.session.position, token)
 
     def sync(self) -> bytes:
         """Reads from the session what it has consumed since the last time."""
@@ -75,15 +80,21 @@ class Timeline:
         """The ids to evaluate for this prompt and how many consumed ones it reuses; resets the session if it must."""
         consumed = self.sync()
         whole = prompt.encode()
+        lead = []
+        if self._sampled is not None and self._sampled[0] == self._known:
+            lead = [self._sampled[1]]
+            consumed += self.text.token_bytes(lead[0])
         if consumed and whole.startswith(consumed):
             rest = whole[len(consumed) :]
             with suppress(UnicodeDecodeError):
                 ids = self.text.tokenize(rest.decode())
                 plain = self.text.tokenize(rest.decode(), special=False)
                 if ids and ids[:1] != plain[:1]:  # begins with an added token
-                    return ids, self._known
-        self.session.reset()
-        self.sync()
+                    return [*lead, *ids], self._known
+        self._sampled = None
+        if self._known:
+            self.session.reset()
+            self.sync()
         return self.text.tokenize(prompt), 0
 
 
@@ -171,6 +182,7 @@ class Conversation:
         stream = self._ports.new_stream()
         splitter = ReplySplitter(prompt, self._stop_texts)
         for token in decode(self._flag, self._sampler, self._ports.stop_ids, self._max_tokens, self.stats):
+            self._timeline.note_sampled(token)
             yield from splitter.push(stream.push(self._ports.text.token_bytes(token)))
             if splitter.stopped:
                 return

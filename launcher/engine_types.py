@@ -36,6 +36,11 @@ class KvType(IntEnum):
     BF16 = 1
     F16 = 2
 
+    @property
+    def label(self) -> str:
+        """The word for it on the command line and in JSON."""
+        return "fp16" if self is KvType.F16 else self.name.lower()
+
 
 class Logits(IntEnum):
     """`l3_logits_mode`."""

@@ -134,7 +134,7 @@ def decode(
 ) -> Iterator[int]:
     """Yields tokens until a stop token, `max_tokens`, a full context or a cancel; `stats.reason` says which.
 
-    Every token that is yielded has been or will be evaluated, so that the next turn continues from here.
+    A token is evaluated after it is yielded, so that it is shown at once; the last one is not when the reply is cut.
     """
     while True:
         if max_tokens is not None and stats.generated >= max_tokens:

@@ -21,7 +21,7 @@ from launcher.template import ChatTemplate
 
 DEMO_VARIABLE = "MINDNANO_DEMO"
 DEFAULT_CONTEXT = 8192
-_KV_TYPES = {"f32": KvType.F32, "bf16": KvType.BF16, "fp16": KvType.F16}
+_KV_TYPES = {kind.label: kind for kind in KvType}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

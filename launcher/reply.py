@@ -53,6 +53,8 @@ class ReplySplitter:
     def push(self, text: str) -> list[Piece]:
         """What can be shown now that this text has arrived."""
         pieces: list[Piece] = []
+        if self._stopped:
+            return pieces
         self._held += text
         while not self._stopped:
             found = self._first_marker()
