@@ -84,10 +84,9 @@ class PackageReport:
         lines += ["", f"Tensors ({len(self.tensors)}, MTP layer {'present' if self.has_mtp else 'absent'})"]
         lines += [_tensor_line(tensor) for tensor in self.tensors]
         lines += ["", "Totals"]
-        lines += [
-            f"  {name:<7} {total['tensors']:>6} tensors {total['values']:>15,} values {format_bytes(total['bytes']):>12}"
-            for name, total in self.totals().items()
-        ]
+        for name, total in self.totals().items():
+            size = format_bytes(total["bytes"])
+            lines.append(f"  {name:<7} {total['tensors']:>6} tensors {total['values']:>16,} values {size:>12}")
         return "\n".join(lines)
 
 

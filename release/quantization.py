@@ -122,9 +122,9 @@ def _keep_better(
     quants = round_to_scales(group_format, groups, scales)
     error = _squared_error(groups, quants, scales)
     better = error < best_error
-    best_scales[better] = scales[better]
-    best_quants[better] = quants[better]
-    best_error[better] = error[better]
+    np.copyto(best_scales, scales, where=better)
+    np.copyto(best_quants, quants, where=better[:, None])
+    np.copyto(best_error, error, where=better)
 
 
 def _least_squares(

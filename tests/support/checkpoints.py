@@ -22,9 +22,7 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 Bf16 = npt.NDArray[np.uint16]
 
-SPLIT = (
-    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"
-)
+SPLIT = r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"
 SPECIAL = (
     "<|startoftext|>",
     "<|endoftext|>",

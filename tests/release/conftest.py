@@ -1,0 +1,40 @@
+"""Checkpoints and conversions that the tests of `release` share."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from release.pack import PackOptions, pack
+from release.quantize import QuantizeOptions, quantize
+from tests.support.checkpoints import make_checkpoint
+
+Convert = Callable[..., Path]
+
+
+@pytest.fixture(scope="session")
+def micro(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small F32 checkpoint with an MTP layer; not to be changed."""
+    return make_checkpoint(tmp_path_factory.mktemp("micro") / "checkpoint")
+
+
+@pytest.fixture
+def checkpoint(micro: Path, tmp_path: Path) -> Path:
+    """A copy of the small checkpoint that a test may damage."""
+    return Path(shutil.copytree(micro, tmp_path / "checkpoint"))
+
+
+@pytest.fixture
+def convert(tmp_path: Path) -> Convert:
+    """Quantises and packs a folder; returns the package."""
+
+    def run(source: Path, recipe: str = "f32", **options: object) -> Path:
+        count = len(list(tmp_path.glob("assets-*")))
+        output = tmp_path / f"assets-{count}"
+        manifest = quantize(QuantizeOptions(source=source, output=output, recipe=recipe, **options))  # type: ignore[arg-type]
+        return pack(PackOptions(manifest=manifest, output=tmp_path / f"package-{count}.l3r"))
+
+    return run
