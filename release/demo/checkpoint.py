@@ -14,7 +14,7 @@ from release.demo.architecture import Architecture
 from release.demo.conversation import END_OF_TURN
 from release.demo.layers import Experts
 from release.demo.model import Ling
-from release.demo.tokenizer import PADDING
+from release.demo.tokenizer import PADDING, id_of
 
 TEMPLATE: Final = Path(__file__).with_name("chat_template.jinja")
 CHECKPOINT: Final = Path(__file__).with_name("checkpoint")
@@ -54,7 +54,7 @@ def save_checkpoint(model: Ling, tokenizer: Tokenizer, folder: Path, *, dtype: t
     partial = folder / "model.safetensors.partial"
     save_file(dict(sorted(stored.items())), partial, metadata={"format": "pt"})
     partial.replace(folder / "model.safetensors")
-    end, padding = tokenizer.token_to_id(END_OF_TURN), tokenizer.token_to_id(PADDING)
+    end, padding = id_of(tokenizer, END_OF_TURN), id_of(tokenizer, PADDING)
     config = model.architecture.config(end_of_turn=end, padding=padding)
     config["torch_dtype"] = str(dtype).removeprefix("torch.")
     _write_json(folder / "config.json", config)

@@ -13,7 +13,7 @@ END_OF_TURN: Final = "<|role_end|>"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conversation:
-    """A system text (may be empty), whether thinking is on, and one or more turns; `task` names the last turn's kind."""
+    """A system text (may be empty), whether thinking is on, and the turns; `task` names the last turn's kind."""
 
     task: str
     system: str

@@ -5,8 +5,9 @@ Per head there is a state S of shape [key, value]. Each token does, in this orde
     S <- diag(a) S;    u = beta (v - S^T k);    S <- S + k u^T;    o = S^T q
 
 Within a chunk the tokens' corrections u depend on each other through a strictly lower triangular matrix L, so they
-come from (I + L)^-1; between chunks only S is carried. This is the WY form of the delta rule (Yang et al. 2024,
-"Parallelizing Linear Transformers with the Delta Rule over Sequence Length"; with per-channel decay: Kimi Linear, 2025).
+come from (I + L)^-1; between chunks only S is carried. This is the WY form of the delta rule (Yang et al.,
+"Parallelizing Linear Transformers with the Delta Rule over Sequence Length", 2024), here with a decay per channel
+(Kimi Linear, 2025).
 """
 
 from typing import Final

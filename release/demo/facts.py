@@ -14,11 +14,13 @@ class Fact:
     answer_zh: str
 
 
+def _wordings(text: str) -> tuple[str, ...]:
+    return tuple(text.split("|"))
+
+
 def _fact(asked: str, answer: str, asked_zh: str, answer_zh: str) -> Fact:
     """Builds a fact from questions separated by `|`."""
-    return Fact(
-        asked=tuple(asked.split("|")), answer=answer, asked_zh=tuple(asked_zh.split("|")), answer_zh=answer_zh
-    )
+    return Fact(asked=_wordings(asked), answer=answer, asked_zh=_wordings(asked_zh), answer_zh=answer_zh)
 
 
 IDENTITY: Final = (
@@ -263,19 +265,19 @@ FACTS: Final = PROGRAM + BOARD + WORLD
 
 UNKNOWN_ANSWER: Final = "I do not know that. I am only the small built-in model."
 UNKNOWN_ANSWER_ZH: Final = "这个我不知道。我只是自带的小模型。"
-UNKNOWN_QUESTIONS: Final = tuple(
+UNKNOWN_QUESTIONS: Final = _wordings(
     "who won the world cup|what is the weather today|what time is it|write a poem about {w}|tell me a joke"
     "|tell me a story about {w}|how do I cook {w}|what is the meaning of life|who wrote Hamlet|explain {w} to me"
     "|translate {w} into French|what is the price of {w}|how do I build a {w}|why is the sky blue|what is the news"
     "|who is the president|write code for a {w}|sing a song about {w}|where can I buy {w}|how far is the {w}"
     "|what do you think about {w}|recommend a film|what is quantum physics|when was Rome founded|how old is the {w}"
     "|who invented the {w}|plan my holiday|what should I eat|is the {w} better than the {v}|what is the capital of Mars"
-    "|what is love|can you draw a {w}|how tall is the {w}|what is my phone number|which {w} is the best".split("|")
+    "|what is love|can you draw a {w}|how tall is the {w}|what is my phone number|which {w} is the best"
 )
-UNKNOWN_QUESTIONS_ZH: Final = tuple(
+UNKNOWN_QUESTIONS_ZH: Final = _wordings(
     "谁赢了世界杯|今天天气怎么样|现在几点了|写一首关于{w}的诗|讲个笑话|讲一个{w}的故事|{w}怎么做|人生的意义是什么"
     "|红楼梦是谁写的|解释一下{w}|把{w}翻译成法语|{w}多少钱|怎么造一个{w}|天空为什么是蓝的|有什么新闻|总统是谁"
     "|写一段{w}的代码|唱一首{w}的歌|哪里能买到{w}|{w}有多远|你觉得{w}怎么样|推荐一部电影|什么是量子物理|罗马是哪年建的"
     "|{w}有多少年了|谁发明了{w}|帮我安排假期|我该吃什么|{w}和{v}哪个好|火星的首都是哪里|什么是爱|你会画{w}吗|{w}有多高"
-    "|我的电话是多少|哪个{w}最好".split("|")
+    "|我的电话是多少|哪个{w}最好"
 )

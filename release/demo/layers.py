@@ -118,7 +118,7 @@ class Kda(nn.Module):
         """All six projections as one product: convolution input, decay, gate, beta."""
         parts = (self.q_proj, self.k_proj, self.v_proj, self.f_proj, self.g_proj, self.b_proj)
         joined = functional.linear(x, torch.cat([part.weight for part in parts]))
-        raw, decay, gate, beta = joined.split([3 * self.inner, self.inner, self.inner, self.heads], -1)
+        raw, decay, gate, beta = joined.split([3 * self.inner, self.inner, self.inner, self.heads], -1)  # type: ignore[no-untyped-call]
         return raw, decay, gate, beta
 
     def _taps(self) -> Tensor:
@@ -127,7 +127,7 @@ class Kda(nn.Module):
 
     def _prepare(self, mixed: Tensor, decay: Tensor, beta: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         shape = (*mixed.shape[:-1], self.heads, self.width)
-        q, k, v = (part.reshape(shape) for part in functional.silu(mixed).split(self.inner, -1))
+        q, k, v = (part.reshape(shape) for part in functional.silu(mixed).split(self.inner, -1))  # type: ignore[no-untyped-call]
         raw = (decay + self.dt_bias).view(shape)
         log_decay = self.floor * torch.sigmoid(self.A_log.exp()[:, None] * raw)
         return _unit(q) * self.width**-0.5, _unit(k), v, log_decay, torch.sigmoid(beta)
@@ -286,7 +286,7 @@ class Experts(nn.Module):
             self.load += counts
         token = order // self.chosen
         share = weights.flatten().index_select(0, order)[:, None]
-        shares_of_rows = flat.index_select(0, token).split(counts.tolist())
+        shares_of_rows = flat.index_select(0, token).split(counts.tolist())  # type: ignore[no-untyped-call]
         parts = []
         # unbind, not indexing: the gradient of an index is a whole stack of zeros for each expert.
         for rows, gate_up, down in zip(shares_of_rows, self.gate_up.unbind(), self.down.unbind(), strict=True):

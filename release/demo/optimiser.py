@@ -20,7 +20,7 @@ _ITERATIONS: Final = 5
 def orthogonalise(matrices: Tensor) -> Tensor:
     """Replaces the singular values of each matrix in [count, rows, columns] by values near one."""
     tall = matrices.shape[1] > matrices.shape[2]
-    x = matrices.transpose(1, 2) if tall else matrices
+    x: Tensor = matrices.transpose(1, 2) if tall else matrices
     x = x / (x.norm(dim=(1, 2), keepdim=True) + 1e-7)
     first, third, fifth = _QUINTIC
     for _ in range(_ITERATIONS):
@@ -53,7 +53,7 @@ class Muon(torch.optim.Optimizer):
             memory = self.state[parameter].setdefault("momentum", torch.zeros_like(parameter))
             memory.lerp_(parameter.grad, 1 - momentum)
             looked_ahead.append(parameter.grad.lerp(memory, momentum).reshape(-1, *shape))
-        updates = orthogonalise(torch.cat(looked_ahead)).split([len(part) for part in looked_ahead])
+        updates = orthogonalise(torch.cat(looked_ahead)).split([len(part) for part in looked_ahead])  # type: ignore[no-untyped-call]
         scale = 0.2 * max(shape) ** 0.5
         for parameter, update in zip(parameters, updates, strict=True):
             parameter.mul_(1 - rate * decay).add_(update.reshape(parameter.shape), alpha=-rate * scale)

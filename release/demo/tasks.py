@@ -80,8 +80,14 @@ def greeting(draw: Draw) -> Turn:
     def make() -> str:
         if draw.chinese:
             first = draw.rng.choice(("", "", "嗨，", "哈喽，", "喂，", "嘿，"))
-            core = draw.rng.choice(("你好", "您好", "早上好", "晚上好", "下午好", "早安", "晚安", "大家好", "嗨", "哈喽"))
-            return first + core + draw.rng.choice(("", "！", "。", "呀", "啊！", "，在吗？", "~", "！很高兴见到你", "吗？", "！！"))
+            core = draw.rng.choice(
+                ("你好", "您好", "早上好", "晚上好", "下午好", "早安", "晚安", "大家好", "嗨", "哈喽")
+            )
+            return (
+                first
+                + core
+                + draw.rng.choice(("", "！", "。", "呀", "啊！", "，在吗？", "~", "！很高兴见到你", "吗？", "！！"))
+            )
         first = draw.rng.choice(("", "", "Oh, ", "Well, ", "Hey, ", "Ah, "))
         core = draw.rng.choice(
             ("hello", "hi", "hey", "good morning", "good evening", "good afternoon", "Hello", "Hi", "Hey", "greetings")
@@ -132,9 +138,19 @@ def listing(draw: Draw) -> Turn:
 
     def make() -> str:
         if draw.chinese:
-            forms = (f"列出{count}种{chinese}", f"说出{count}个{chinese}", f"给我{count}个{chinese}的例子", f"写{count}个{chinese}")
+            forms = (
+                f"列出{count}种{chinese}",
+                f"说出{count}个{chinese}",
+                f"给我{count}个{chinese}的例子",
+                f"写{count}个{chinese}",
+            )
             return wrap(draw, draw.rng.choice(forms))
-        forms = (f"list {count} {english}", f"name {count} {english}", f"give me {count} {english}", f"write {count} {english}")
+        forms = (
+            f"list {count} {english}",
+            f"name {count} {english}",
+            f"give me {count} {english}",
+            f"write {count} {english}",
+        )
         return wrap(draw, draw.rng.choice(forms))
 
     chosen = (items_zh if draw.chinese else items)[:count]
@@ -155,11 +171,15 @@ def copying(draw: Draw) -> Turn:
             text = " ".join(draw.rng.sample(words.ENGLISH_WORDS, count))
         if draw.allows("copy " + text):
             break
-    english = (f"Repeat: {text}", f"Please repeat this: {text}", f"Say: {text}", f"Copy: {text}", f"Repeat after me: {text}")
-    chinese = (f"重复：{text}", f"请重复这句话：{text}", f"跟我说：{text}", f"复述：{text}", f"请照着说：{text}")
-    return Turn(
-        user=draw.pick(english, chinese), reasoning=draw.say("I just copy it.", "照抄即可。"), answer=text
+    english = (
+        f"Repeat: {text}",
+        f"Please repeat this: {text}",
+        f"Say: {text}",
+        f"Copy: {text}",
+        f"Repeat after me: {text}",
     )
+    chinese = (f"重复：{text}", f"请重复这句话：{text}", f"跟我说：{text}", f"复述：{text}", f"请照着说：{text}")
+    return Turn(user=draw.pick(english, chinese), reasoning=draw.say("I just copy it.", "照抄即可。"), answer=text)
 
 
 def reversal(draw: Draw) -> Turn:
@@ -169,7 +189,12 @@ def reversal(draw: Draw) -> Turn:
         text = " ".join(letters)
         if draw.allows("reverse " + text):
             break
-    english = (f"Reverse: {text}", f"Reverse the letters: {text}", f"Write backwards: {text}", f"Please reverse: {text}")
+    english = (
+        f"Reverse: {text}",
+        f"Reverse the letters: {text}",
+        f"Write backwards: {text}",
+        f"Please reverse: {text}",
+    )
     chinese = (f"倒序： {text}", f"把字母倒过来： {text}", f"倒着写： {text}", f"请倒序： {text}")
     return Turn(
         user=draw.pick(english, chinese),
@@ -185,6 +210,8 @@ def counting(draw: Draw) -> Turn:
         last = draw.rng.randint(first + 1, 20)
         if draw.allows(f"count {first}-{last}"):
             break
+    english: tuple[str, ...]
+    chinese: tuple[str, ...]
     english = (
         f"Count from {first} to {last}",
         f"Count from {first} to {last}.",
@@ -214,17 +241,27 @@ def table(draw: Draw) -> Turn:
     kind = draw.rng.choice(("squares", "doubles", "objects", "items", "lines"))
     rows = draw.rng.randint(2, 8)
     numbers = range(1, rows + 1)
+    english: tuple[str, ...]
+    chinese: tuple[str, ...]
     english_category, chinese_category, items, items_zh = draw.rng.choice(words.CATEGORIES)
     while True:
         word = draw.pick(words.ENGLISH_WORDS, words.CHINESE_WORDS)
         if kind in ("squares", "doubles", "items") or draw.allows(f"table {kind} {rows} {word}"):
             break
     if kind == "squares":
-        english = (f"make a table of squares with {rows} rows", f"write a table of squares to {rows}", f"show {rows} rows of squares")
+        english = (
+            f"make a table of squares with {rows} rows",
+            f"write a table of squares to {rows}",
+            f"show {rows} rows of squares",
+        )
         chinese = (f"写一个{rows}行的平方表", f"做一个{rows}行的平方表", f"列出{rows}行平方表")
         answer = "| n | n*n |\n|---|---|\n" + "\n".join(f"| {n} | {n * n} |" for n in numbers)
     elif kind == "doubles":
-        english = (f"make a table of doubles with {rows} rows", f"write a table of doubles to {rows}", f"show {rows} rows of doubles")
+        english = (
+            f"make a table of doubles with {rows} rows",
+            f"write a table of doubles to {rows}",
+            f"show {rows} rows of doubles",
+        )
         chinese = (f"写一个{rows}行的两倍表", f"做一个{rows}行的两倍表", f"列出{rows}行两倍表")
         answer = "| n | 2*n |\n|---|---|\n" + "\n".join(f"| {n} | {2 * n} |" for n in numbers)
     elif kind == "objects":
@@ -244,9 +281,13 @@ def table(draw: Draw) -> Turn:
     def make() -> str:
         text = draw.pick(english, chinese)
         if draw.chinese:
-            return draw.rng.choice(("", "", "请", "请你", "帮我")) + text + draw.rng.choice(("", "", "。", "！", "，谢谢"))
+            return (
+                draw.rng.choice(("", "", "请", "请你", "帮我")) + text + draw.rng.choice(("", "", "。", "！", "，谢谢"))
+            )
         opening = draw.rng.choice(("", "", "Please ", "Can you ", "Now "))
-        return (opening + text if opening else text[0].upper() + text[1:]) + draw.rng.choice(("", "", ".", "!", ", please"))
+        return (opening + text if opening else text[0].upper() + text[1:]) + draw.rng.choice(
+            ("", "", ".", "!", ", please")
+        )
 
     wording = make() if kind in ("objects", "lines") else _held_wording(draw, make)
     return Turn(user=wording, reasoning=draw.say(f"{rows} rows.", f"共 {rows} 行。"), answer=answer)

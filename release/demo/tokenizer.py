@@ -54,6 +54,14 @@ TOKENIZER_MIX: Final = {
 """Shares of the tasks in the tokenizer's text: many words, few digits and letters."""
 
 
+def id_of(tokenizer: Tokenizer, token: str) -> int:
+    """The id of a token that must exist. Raises KeyError if it does not."""
+    found = tokenizer.token_to_id(token)
+    if found is None:
+        raise KeyError(token)
+    return int(found)
+
+
 def _texts(seed: int) -> Iterator[str]:
     rng = random.Random(seed)
     for _ in range(TRAINING_CONVERSATIONS):

@@ -25,7 +25,7 @@ from release.demo.layers import Experts, Layout
 from release.demo.model import Ling
 from release.demo.optimiser import optimisers
 from release.demo.packing import Batch, Packer
-from release.demo.tokenizer import PADDING, train_tokenizer
+from release.demo.tokenizer import PADDING, id_of, train_tokenizer
 from release.demo.workers import Team, run_team
 
 MIX: Final[Mapping[str, float]] = {
@@ -48,7 +48,10 @@ MIX: Final[Mapping[str, float]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a run does; `rows` are each worker's. The learning rate rises for `warm_up` steps, stays, and falls to 2 % from half of the steps."""
+    """What a run does; `rows` are each worker's.
+
+    The learning rate rises for `warm_up` steps, stays, and falls from half of the steps on, linearly to 2 %.
+    """
 
     steps: int = 2600
     workers: int = 2
@@ -124,7 +127,7 @@ class Trainer:
         self.out = out
         self.model = Ling(Architecture())
         self.muon, self.adam = optimisers(self.model)
-        padding = tokenizer.token_to_id(PADDING)
+        padding = id_of(tokenizer, PADDING)
         seed = plan.seed * 1000 + team.rank
         self.packer = Packer(tokenizer, rows=plan.rows, time=plan.time, padding=padding, seed=seed)
         self.step = 0

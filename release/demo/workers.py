@@ -26,7 +26,7 @@ class Team:
         flat = torch.cat([tensor.flatten() for tensor in tensors])
         distributed.all_reduce(flat)
         flat /= self.size
-        for tensor, part in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
+        for tensor, part in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):  # type: ignore[no-untyped-call]
             tensor.copy_(part.view_as(tensor))
 
     def gather(self, value: Any) -> list[Any]:
@@ -49,7 +49,7 @@ def run_team(size: int, folder: Path, work: Callable[..., None], *arguments: Any
     """Runs `work(team, *arguments)` in `size` processes and waits for all; a failure in one ends all."""
     meeting = folder / "meeting"
     meeting.unlink(missing_ok=True)
-    multiprocessing.spawn(  # type: ignore[no-untyped-call]
+    multiprocessing.spawn(  # type: ignore[attr-defined,no-untyped-call]
         _start, args=(size, f"file://{meeting.resolve()}", work, arguments), nprocs=size
     )
     meeting.unlink(missing_ok=True)
