@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from release.demo import words
-from release.demo.tasks import TASKS, Draw, Turn, recalling
+from release.demo.drawing import Draw, Turn
+from release.demo.tasks import TASKS, recalling
 
 END_OF_TURN: Final = "<|role_end|>"
 

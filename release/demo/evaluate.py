@@ -16,11 +16,11 @@ from tokenizers import Tokenizer
 
 from release.demo.checkpoint import CHECKPOINT, load_checkpoint
 from release.demo.conversation import END_OF_TURN, Conversation, prompt
+from release.demo.drawing import Turn
 from release.demo.exam import Cell, Judged, cells, held_out_conversations, judge
 from release.demo.model import Ling
 from release.demo.paraphrases import EXAMPLES, PARAPHRASES
 from release.demo.speculation import NOTHING, Acceptance, acceptance
-from release.demo.tasks import Turn
 from release.demo.tokenizer import id_of
 
 DRAFTED_PER_CELL = 25

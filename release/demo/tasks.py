@@ -5,75 +5,11 @@ held out differs by kind: for sums, the pair of numbers; for copying and reversi
 bounds; elsewhere the wording as a whole (opening, question, ending), because the facts themselves must be seen.
 """
 
-import random
-import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
-from release.demo import facts, words
-
-HELD_OUT_SHARE: Final = 8
-"""One key in this many is never trained on."""
-
-ALWAYS_HELD_OUT: Final = frozenset({"sum 17+25"})
-"""The example of the documentation is held out, so that answering it proves something."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Turn:
-    """One question with the reasoning (used only when thinking is on) and the whole answer text."""
-
-    user: str
-    reasoning: str
-    answer: str
-
-
-@dataclass(slots=True, kw_only=True)
-class Draw:
-    """Where a maker takes its choices from.
-
-    `held_out`: True draws only held-out keys, False only the others, None both.
-    """
-
-    rng: random.Random
-    chinese: bool
-    thinking: bool
-    held_out: bool | None
-
-    def allows(self, key: str) -> bool:
-        """Whether a prompt with this key belongs to the side of the split that is being drawn."""
-        return self.held_out is None or is_held_out(key) == self.held_out
-
-    def pick(self, english: tuple[str, ...], chinese: tuple[str, ...]) -> str:
-        """One of the strings in the language of the draw."""
-        return self.rng.choice(chinese if self.chinese else english)
-
-    def say(self, english: str, chinese: str) -> str:
-        """The string in the language of the draw."""
-        return chinese if self.chinese else english
-
-
-def is_held_out(key: str) -> bool:
-    """The split: a hash of the key, stable across runs, machines and Python versions."""
-    return key in ALWAYS_HELD_OUT or zlib.crc32(("held-out " + key).encode()) % HELD_OUT_SHARE == 0
-
-
-def wrap(draw: Draw, question: str) -> str:
-    """Puts a polite opening and an ending around a bare question."""
-    opening = draw.pick(words.ENGLISH_OPENINGS, words.CHINESE_OPENINGS)
-    ending = draw.pick(words.ENGLISH_ENDINGS, words.CHINESE_ENDINGS)
-    if not draw.chinese and not opening and draw.rng.random() < 0.7 and not question.startswith("mindnano"):
-        question = question[0].upper() + question[1:]
-    return opening + question + ending
-
-
-def _held_wording(draw: Draw, make: Callable[[], str]) -> str:
-    """Draws wordings until one lies on the wanted side of the split."""
-    while True:
-        text = make()
-        if draw.allows(text):
-            return text
+from release.demo import facts, sums, words
+from release.demo.drawing import Draw, Turn, held_wording, wrap
 
 
 def greeting(draw: Draw) -> Turn:
@@ -96,7 +32,7 @@ def greeting(draw: Draw) -> Turn:
         return first + core + draw.rng.choice(tail)
 
     return Turn(
-        user=_held_wording(draw, make),
+        user=held_wording(draw, make),
         reasoning=draw.say("The user greets me.", "用户在打招呼。"),
         answer=draw.say("Hello! How can I help you?", "你好！有什么可以帮你？"),
     )
@@ -108,7 +44,7 @@ def _ask(draw: Draw, known: tuple[facts.Fact, ...], reasoning: str) -> Turn:
     def make() -> str:
         return wrap(draw, draw.pick(chosen.asked, chosen.asked_zh))
 
-    return Turn(user=_held_wording(draw, make), reasoning=reasoning, answer=draw.say(chosen.answer, chosen.answer_zh))
+    return Turn(user=held_wording(draw, make), reasoning=reasoning, answer=draw.say(chosen.answer, chosen.answer_zh))
 
 
 def identity(draw: Draw) -> Turn:
@@ -126,7 +62,7 @@ def unknown(draw: Draw) -> Turn:
         return wrap(draw, template.format(w=first, v=second))
 
     return Turn(
-        user=_held_wording(draw, make),
+        user=held_wording(draw, make),
         reasoning=draw.say("I do not know this.", "这个我不知道。"),
         answer=draw.say(facts.UNKNOWN_ANSWER, facts.UNKNOWN_ANSWER_ZH),
     )
@@ -155,7 +91,7 @@ def listing(draw: Draw) -> Turn:
 
     chosen = (items_zh if draw.chinese else items)[:count]
     return Turn(
-        user=_held_wording(draw, make),
+        user=held_wording(draw, make),
         reasoning=draw.say(f"I need {count} items.", f"要 {count} 个。"),
         answer="\n".join(f"{row}. {item}" for row, item in enumerate(chosen, 1)),
     )
@@ -289,99 +225,8 @@ def table(draw: Draw) -> Turn:
             ("", "", ".", "!", ", please")
         )
 
-    wording = make() if kind in ("objects", "lines") else _held_wording(draw, make)
+    wording = make() if kind in ("objects", "lines") else held_wording(draw, make)
     return Turn(user=wording, reasoning=draw.say(f"{rows} rows.", f"共 {rows} 行。"), answer=answer)
-
-
-def steps(left: int, right: int, operator: str) -> str:
-    """Written sums: units, then tens with the carry (or borrow), then the result. Needs 0 <= result."""
-    tens, units = divmod(left, 10)
-    other_tens, other_units = divmod(right, 10)
-    if operator == "+":
-        low = units + other_units
-        carry = low // 10
-        high = tens + other_tens + carry
-        return f"{units}+{other_units}={low}; {tens}+{other_tens}+{carry}={high}; {left + right}"
-    borrow = int(units < other_units)
-    low = units + 10 * borrow - other_units
-    high = tens - other_tens - borrow
-    return f"{units + 10 * borrow}-{other_units}={low}; {tens}-{other_tens}-{borrow}={high}; {left - right}"
-
-
-def _sum_question(draw: Draw, left: int, right: int, operator: str) -> str:
-    english_name = "plus" if operator == "+" else "minus"
-    chinese_name = "加" if operator == "+" else "减"
-    tight = f"{left}{operator}{right}"
-    spaced = f"{left} {operator} {right}"
-    english = (
-        f"{tight}=?",
-        f"{spaced} = ?",
-        f"{tight}",
-        f"{spaced}",
-        f"What is {tight}?",
-        f"What is {spaced}?",
-        f"What is {spaced}?",
-        f"Compute {spaced}.",
-        f"How much is {spaced}?",
-        f"Calculate {tight}",
-        f"What is {left} {english_name} {right}?",
-        f"{left} {english_name} {right}",
-    )
-    chinese = (
-        f"{tight}=?",
-        f"{spaced} = ?",
-        f"{tight}等于多少？",
-        f"{tight}等于多少？",
-        f"{spaced} 等于多少？",
-        f"{tight}等于几？",
-        f"计算 {tight}",
-        f"请计算{tight}",
-        f"{tight}是多少？",
-        f"{left}{chinese_name}{right}等于多少？",
-        f"{left}{chinese_name}{right}",
-    )
-    return draw.pick(english, chinese)
-
-
-def _two_digits(draw: Draw, operator: str) -> Turn:
-    while True:
-        left = draw.rng.randint(10, 99)
-        right = draw.rng.randint(10, 99) if draw.rng.random() < 0.85 else draw.rng.randint(0, 9)
-        if operator == "+" and draw.rng.random() < 0.5:
-            left, right = right, left
-        if operator == "-" and left < right:
-            left, right = right, left
-        if draw.allows(f"sum {left}{operator}{right}"):
-            break
-    result = left + right if operator == "+" else left - right
-    worked = f"{left}{operator}{right}: {steps(left, right, operator)}"
-    final = f"{left}{operator}{right}={result}"
-    # Without thinking the steps stand in the answer: a model of this size cannot add two digits in its head.
-    answer = final if draw.thinking else f"{worked}\n{final}"
-    return Turn(user=_sum_question(draw, left, right, operator), reasoning=worked, answer=answer)
-
-
-def addition(draw: Draw) -> Turn:
-    return _two_digits(draw, "+")
-
-
-def subtraction(draw: Draw) -> Turn:
-    return _two_digits(draw, "-")
-
-
-def digits(draw: Draw) -> Turn:
-    """One-digit sums and differences, answered at once. The hundred pairs are facts; the wording is held out."""
-    while True:
-        operator = "+" if draw.rng.random() < 0.7 else "-"
-        left, right = draw.rng.randint(0, 9), draw.rng.randint(0, 9)
-        if operator == "-" and left < right:
-            left, right = right, left
-        question = _sum_question(draw, left, right, operator)
-        if draw.allows("digits " + question):
-            break
-    result = left + right if operator == "+" else left - right
-    final = f"{left}{operator}{right}={result}"
-    return Turn(user=question, reasoning=draw.say("This is easy.", "这很简单。"), answer=final)
 
 
 def naming(draw: Draw) -> Turn:
@@ -417,8 +262,8 @@ TASKS: Final[dict[str, Callable[[Draw], Turn]]] = {
     "reverse": reversal,
     "count": counting,
     "table": table,
-    "add": addition,
-    "subtract": subtraction,
-    "digits": digits,
+    "add": sums.addition,
+    "subtract": sums.subtraction,
+    "digits": sums.digits,
     "name": naming,
 }

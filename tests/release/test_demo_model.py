@@ -14,7 +14,7 @@ pytest.importorskip("safetensors", reason="the extra `train` is not installed")
 
 from tokenizers import Tokenizer  # noqa: E402
 
-from release.demo import tasks  # noqa: E402
+from release.demo import sums, tasks  # noqa: E402
 from release.demo.architecture import Architecture  # noqa: E402
 from release.demo.checkpoint import CHECKPOINT, TEMPLATE, load_checkpoint, save_checkpoint  # noqa: E402
 from release.demo.conversation import draw_conversation, prompt, segments, text  # noqa: E402
@@ -243,11 +243,11 @@ def test_held_out_prompt_is_trained_on() -> None:
     for cell in cells():
         if cell.task not in tasks.TASKS:
             continue
-        held = held_out_conversations(cell, 60, seed=6)
-        assert len(held) == 60
+        held = held_out_conversations(cell, 40, seed=6)
+        assert len(held) == 40
         trained = [
             draw_conversation(rng, EVEN, task=cell.task, chinese=cell.chinese, thinking=cell.thinking, turns=1).turns[0]
-            for _ in range(1500)
+            for _ in range(600)
         ]
         assert {drawn.turns[0].user for drawn in held}.isdisjoint(turn.user for turn in trained)
         if cell.task in by_content:
@@ -260,7 +260,7 @@ def test_worked_sum_is_wrong() -> None:
             for operator, result in (("+", left + right), ("-", left - right)):
                 if result < 0:
                     continue
-                parts = tasks.steps(left, right, operator).split("; ")
+                parts = sums.steps(left, right, operator).split("; ")
                 assert int(parts[-1]) == result
                 for part in parts[:-1]:
                     sum_text, _, value = part.partition("=")
