@@ -1,4 +1,4 @@
-"""The checkpoint's model card: `python -m release.demo.card REPORT.json`, from what `release.demo.evaluate` measured."""
+"""The checkpoint's model card: `python -m release.demo.card REPORT.json`, from what `evaluate` measured."""
 
 import argparse
 import json
@@ -27,16 +27,17 @@ tags:
 
 # The built-in model of mindnano-infer
 
-A model of {millions:.2f} million parameters with exactly the architecture of Ling-3.0-tiny, trained from random weights on
-generated English and Chinese text. It is made to prove installations, demos and tests, and says so when asked. It is
-not a small Ling-3.0: it shares no weights with it, and knows nothing but the few kinds of exchange listed below.
+A model of {millions:.2f} million parameters with exactly the architecture of Ling-3.0-tiny, trained from random weights
+on generated English and Chinese text. It is made to prove installations, demos and tests, and says so when asked. It
+is not a small Ling-3.0: it shares no weights with it, and knows nothing but the few kinds of exchange listed below.
 
 | | |
 |---|---|
 | layers | {layers}: KDA, with full attention (MLA) in every fourth, and one MTP layer |
 | hidden size, heads | {hidden}, {heads} of {head_width} |
-| feed-forward | dense in the first layer, then {experts} experts of {expert_inner} ({chosen} per token, {kept} of {groups} groups) and one shared |
-| vocabulary | {vocabulary} rows, byte-level BPE with Ling's pre-split and added tokens; the last {unused} rows are unused |
+| feed-forward | dense in the first layer, then {experts} experts of {expert_inner} and one shared |
+| routing | {chosen} experts per token, out of {kept} of {groups} groups |
+| vocabulary | {vocabulary} rows, byte-level BPE with Ling's pre-split and added tokens; the last {unused} unused |
 | weights | BF16; decay parameters and expert biases F32; {megabytes:.1f} MB |
 | chat format | the turn marks, thinking switch and tool format of Ling-3.0; see `chat_template.jinja` |
 
@@ -48,14 +49,15 @@ processors, so a repeated run gives an equivalent model, not the same bits.
 
 ## Figures
 
-Greedy answers of this checkpoint, BF16 as stored and computed in float32, to prompts that training never drew; {count} different
-prompts per cell; right means that the whole text after `</think>` is equal to the one right answer; per cent.
-What is held out: for `add` and `subtract` the pair of numbers, for `copy` and `reverse` the content, for `count` the two
-bounds; elsewhere the whole wording of the question or request, because facts must be seen. "direct" is with thinking off; two-digit
-sums then show their steps in the answer.
+Greedy answers of this checkpoint, BF16 as stored and computed in float32, to prompts that training never drew;
+{count} different prompts per cell; right means that the whole text after `</think>` is equal to the one right answer;
+per cent. What is held out: for `add` and `subtract` the pair of numbers, for `copy` and `reverse` the content, for
+`count` the two bounds, for numbered lines and JSON objects the word and the number of rows; elsewhere only the whole
+wording of the question or request, because facts must be seen. "direct" is with thinking off; two-digit sums then show
+their steps in the answer.
 
 Drafts are those of the MTP layer along the model's own greedy replies: a place counts for "first two" when the drafts
-for both the next tokens are what the model itself then says.
+for both of the next two tokens are what the model itself then says.
 
 """
 
