@@ -1,0 +1,138 @@
+"""The publisher's command line: exit codes, streams, and errors that say what to do next."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from release import cli
+from tests.support.checkpoints import edit_json
+
+Convert = Callable[..., Path]
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_quantise_pack_inspect_and_logits_in_a_row(
+    micro: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assets, package, ids, out = (str(tmp_path / name) for name in ("assets", "x.l3r", "ids", "out.npz"))
+    Path(ids).write_text("1 2 3 4")
+    assert cli.main(["quantize", "--source", str(micro), "--output", assets, "--recipe", "w8a8"]) == 0
+    assert cli.main(["pack", f"{assets}/manifest.json", package]) == 0
+    assert cli.main(["logits", "--package", package, "--ids", ids, "--out", out, "--mtp", "--threads", "1"]) == 0
+    streams = capsys.readouterr()
+    assert streams.out.splitlines() == [f"{assets}/manifest.json", package, out]
+    assert "Converting: 100 %" in streams.err
+    assert "\r" not in streams.err
+    assert cli.main(["inspect", package, "--json", "--verify"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["metadata"]["quantization"]["recipe"] == "w8a8"
+    with np.load(out) as archive:
+        assert archive["mtp_logits"].shape == (3, 320)
+
+
+def test_bench_measures_what_it_was_asked(micro: Path, convert: Convert, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["bench", str(convert(micro, "w4a8")), "--prompt", "8,16", "--decode", "4", "--repeat", "2"]
+    assert cli.main([*arguments, "--threads", "1", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["schema"], report["threads"], report["repeat"]) == ("mindnano-bench", 1, 2)
+    assert [speed["prompt"] for speed in report["speeds"]] == [8, 16]
+    for speed in report["speeds"]:
+        assert speed["prefill_best"] >= speed["prefill_median"] > 0
+        assert speed["decode_best"] >= speed["decode_median"] > 0
+    assert report["bytes_per_token"] > 0
+    assert set(report["bandwidth_share"]) == {"8", "16"}
+    assert cli.main([*arguments, "--threads", "1"]) == 0
+    assert "decode tok/s" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        (["quantize", "--source", "{tmp}/nothing", "--output", "{tmp}/out"], 2, "nothing is not a folder"),
+        (["pack", "{tmp}/nothing.json", "{tmp}/out.l3r"], 2, "does not exist"),
+        (["inspect", "{tmp}/nothing.l3r"], 4, "nothing.l3r"),
+        (["bench", "{tmp}/nothing.l3r"], 4, "nothing.l3r"),
+        (["logits", "--package", "{tmp}/nothing.l3r", "--ids", "{tmp}/x", "--out", "{tmp}/y"], 4, "nothing.l3r"),
+    ],
+)
+def test_errors_have_a_message_a_hint_and_a_code(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, text: str
+) -> None:
+    assert cli.main([argument.format(tmp=tmp_path) for argument in arguments]) == code
+    streams = capsys.readouterr()
+    assert streams.out == ""
+    lines = streams.err.splitlines()
+    assert lines[0].startswith("mindnano: error: ")
+    assert text in lines[0]
+    assert len(lines) == 2
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["unknown"],
+        ["quantize"],
+        ["quantize", "--source", "a", "--output", "b", "--recipe", "w2a2"],
+        ["quantize", "--source", "a", "--output", "b", "--max-context", "0"],
+        ["bench", "x", "--prompt", "12,"],
+        ["bench", "x", "--prompt", "0"],
+        ["bench", "x", "--repeat", "-1"],
+        ["logits", "--package", "x", "--ids", "y", "--out", "z", "--kv-cache", "int3"],
+    ],
+)
+def test_malformed_command_lines_exit_with_2(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(arguments)
+    assert caught.value.code == 2
+    assert capsys.readouterr().out == ""
+
+
+def test_an_interrupt_exits_with_130(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def interrupt(_options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("release.pack.pack", interrupt)
+    assert cli.main(["pack", str(tmp_path), str(tmp_path)]) == 130
+    assert "interrupted" in capsys.readouterr().err
+
+
+def test_an_unsupported_checkpoint_exits_with_4(
+    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    edit_json(checkpoint / "config.json", lambda config: config.update(rope_scaling={"type": "yarn"}))
+    assert cli.main(["quantize", "--source", str(checkpoint), "--output", str(tmp_path / "out")]) == 4
+    assert "rope_scaling" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("argument", ["--version", "--help"])
+def test_version_and_help_import_nothing_heavy(argument: str) -> None:
+    program = (
+        "import sys; from release.cli import main\n"
+        "try: main([sys.argv[1]])\n"
+        "except SystemExit as end: assert end.code == 0\n"
+        "heavy = {'numpy', 'ctypes', 'jinja2', 'launcher.engine'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    command = [sys.executable, "-c", program, argument]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "mindnano" in result.stdout
+    assert "exit codes" in result.stdout or argument == "--version"
+
+
+@pytest.mark.parametrize("script", ["quantize_model", "pack_model", "benchmark"])
+def test_scripts_are_doors_to_their_commands(script: str) -> None:
+    command = [sys.executable, f"scripts/{script}.py", "--help"]
+    result = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=True, env={"PYTHONPATH": str(ROOT), "PATH": ""}
+    )
+    assert result.stdout.startswith("usage: mindnano ")
