@@ -8,6 +8,7 @@ from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from release.tokenizer_tables import byte_alphabet
 from tests.support import texts
 
 SPLIT = r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"
@@ -16,13 +17,7 @@ SPLIT = r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}
 def train(vocabulary: int) -> Tokenizer:
     """A byte-level BPE of `vocabulary` tokens on generated text, plus special and other added tokens."""
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(SPLIT), "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
-    tokenizer.decoder = decoders.ByteLevel()
+    _add_split(tokenizer)
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
     )
@@ -47,6 +42,22 @@ def train(vocabulary: int) -> Tokenizer:
     return tokenizer
 
 
+def class_revealing() -> Tokenizer:
+    """A tokenizer whose ids show where `a?b ?.` is cut, whatever stands for the question mark.
+
+    It merges an `a` or a space with the first byte of the next character and the last byte of a character with a `b`,
+    so each such pair of bytes is one token where they are in one piece, and two where they are not.
+    """
+    alphabet = {byte: character for character, byte in byte_alphabet().items()}
+    pairs = [(alphabet[ord(first)], alphabet[byte]) for first in "a " for byte in range(256)]
+    pairs += [(alphabet[byte], "b") for byte in range(256)]
+    pairs = list(dict.fromkeys(pairs))
+    entries = [*alphabet.values(), *(left + right for left, right in pairs)]
+    tokenizer = Tokenizer(models.BPE({text: i for i, text in enumerate(entries)}, pairs))
+    _add_split(tokenizer)
+    return tokenizer
+
+
 def without_merges(tokenizer: Tokenizer, share: float) -> dict[str, Any]:
     """The same with a share of its merges missing and `ignore_merges`: some tokens are found as whole words only."""
     document: dict[str, Any] = json.loads(tokenizer.to_str())
@@ -62,3 +73,13 @@ def without_added_tokens(tokenizer: Tokenizer) -> Tokenizer:
     document = json.loads(tokenizer.to_str())
     document["added_tokens"] = []
     return Tokenizer.from_str(json.dumps(document))
+
+
+def _add_split(tokenizer: Tokenizer) -> None:
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(SPLIT), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
