@@ -162,5 +162,5 @@ def _refused(name: str, problem: str) -> PackageError:
     return PackageError(
         "calibration-invalid",
         f"calibration scales: {name} {problem}",
-        hint="docs/packages.md lists the names that can be folded.",
+        hint="Scales go under a norm, under attention.dense.weight or under a down_proj.weight of the package.",
     )

@@ -74,12 +74,13 @@ def _preset(numbers: str, q_lora: int | None) -> Preset:
     return Preset(q_lora=q_lora, **dict(zip(names, map(int, numbers.split()), strict=True)))
 
 
-# Order as in Preset, without q_lora. `tiny`, `qnone`, `mid` and `bench` have the dimensions of the oracle's presets.
+# Order as in Preset, without q_lora. `released` is Ling-3.0-tiny: for plans, not for disks.
 PRESETS: Mapping[str, Preset] = {
     "micro": _preset("64 96 4 2 2 32  32 32 16 32  4 2 2 1 32 1  320 512", 32),
     "tiny": _preset("256 512 8 4 4 64  128 64 32 64  8 2 4 2 256 1  512 4096", 64),
     "qnone": _preset("256 512 8 4 4 64  128 64 32 64  8 2 1 1 256 2  512 4096", None),
     "mid": _preset("512 1536 12 4 4 128  512 128 64 128  32 8 8 4 256 1  1024 131072", 256),
+    "released": _preset("1536 4608 24 4 16 128  512 128 64 128  128 8 8 4 512 1  157184 131072", 256),
     "bench": _preset("768 2304 12 4 8 128  512 128 64 128  64 8 8 4 256 1  32768 131072", 256),
 }
 
