@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from engine import icu
@@ -37,13 +37,17 @@ _LINK = ("-Wl,--gc-sections", "-Wl,-z,defs", "-Wl,-z,relro", "-Wl,-z,now", "-Wl,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Build:
-    """What to build for, and how. `static` compiles against a static C library, for programs that run anywhere."""
+    """What to build for, and how. `static` compiles against a static C library, for programs that run anywhere.
+
+    `coverage` makes every basic block of the engine call `__sanitizer_cov_trace_pc`, which the program defines.
+    """
 
     target: Target
     toolchain: Toolchain
     debug: bool = False
     sanitize: tuple[str, ...] = ()
     static: bool = False
+    coverage: bool = False
 
     @property
     def name(self) -> str:
@@ -51,6 +55,7 @@ class Build:
         parts = [self.target.name]
         parts += ["static"] if self.static else []
         parts += ["debug"] if self.debug else []
+        parts += ["coverage"] if self.coverage else []
         return "-".join([*parts, *self.sanitize])
 
     def flags(self) -> tuple[str, ...]:
@@ -109,6 +114,7 @@ def build_executable(
     static: bool = False,
     debug: bool = False,
     sanitize: Sequence[str] = (),
+    coverage: bool = False,
     extra_flags: Sequence[str] = (),
     out: Path | None = None,
     report: Report | None = None,
@@ -116,9 +122,10 @@ def build_executable(
     """Builds a program from C files and all of the engine, internal functions included, and returns its path.
 
     A static program needs nothing of the system it runs on, so an emulator runs one for another architecture.
+    With `coverage` the engine, not the program, is instrumented.
     """
     say = report or _print_progress
-    build = plan_build(target, debug=debug, sanitize=sanitize, static=static)
+    build = replace(plan_build(target, debug=debug, sanitize=sanitize, static=static), coverage=coverage)
     objects, link = _engine_objects(build, say)
     headers = _headers_digest([path.parent for path in sources])
     units = [_c_unit(build, path.resolve(), headers, extra_flags) for path in sources]
@@ -135,9 +142,9 @@ def _engine_objects(build: Build, report: Report) -> tuple[list[Path], list[str]
     headers = _headers_digest([])
     units: list[Unit] = []
     for source in engine_sources(build.target):
-        extra: list[str] = []
+        extra = ["-fsanitize-coverage=trace-pc"] if build.coverage else []
         if source.name == "unicode.c":
-            extra = ["-isystem", str(unicode_library.include), *unicode_library.flags]
+            extra += ["-isystem", str(unicode_library.include), *unicode_library.flags]
         units.append(_c_unit(build, source, headers + unicode_library.identity, extra))
     for source in unicode_library.sources:
         command = (*build.toolchain.cxx, *build.flags(), *unicode_library.source_flags, "-I", str(source.parent))
