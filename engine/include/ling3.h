@@ -2,7 +2,7 @@
  *
  * Three opaque nouns:
  *   l3_package  an open, validated, memory-mapped .l3r file; read-only, shareable between threads
- *   l3_engine   package + kernels + thread pool; read-only after creation
+ *   l3_engine   package + kernels + thread pool; read-only after creation; sessions of several threads take turns
  *   l3_session  one mutable timeline of tokens; used by one thread at a time
  *
  * Every call that can fail returns an l3_status and fills a caller-owned l3_error (which may be NULL).
@@ -140,7 +140,7 @@ L3_API size_t l3_package_tensor_count(const l3_package *package);
 L3_API l3_status l3_package_tensor(const l3_package *package, size_t index, l3_tensor_info *out, l3_error *err);
 /* Whether every tensor of the MTP layer is present. */
 L3_API int l3_package_has_mtp(const l3_package *package);
-/* Hashes every section and tensor against the directory (reads the whole file). */
+/* Hashes every section and tensor against the directory and looks for zeros in between (reads the whole file). */
 L3_API l3_status l3_package_verify(const l3_package *package, l3_progress_fn progress, void *user, l3_error *err);
 /* Dequantises rows [first, first+count) of a tensor seen as [product of leading shape, K]; out[count][K]. */
 L3_API l3_status l3_package_read_rows(const l3_package *package, size_t index, uint64_t first, uint64_t count,

@@ -22,6 +22,7 @@ struct l3_pool {
     uint32_t started;
     pthread_t *handles;
 
+    pthread_mutex_t turn; /* held by the caller whose loop runs */
     l3_task_fn task;
     void *context;
     uint32_t count;
@@ -105,14 +106,15 @@ l3_status l3_pool_create(uint32_t threads, const int *cores, uint32_t core_count
     l3_pool *pool = NULL;
     l3_status status;
     *out = NULL;
-    if (threads == 0 || threads > 256) {
-        return l3_fail(err, L3_E_ARG, "%u threads asked for; 1 to 256 are possible", threads);
+    if (threads == 0 || threads > L3_MAX_THREADS) {
+        return l3_fail(err, L3_E_ARG, "%u threads asked for; 1 to %u are possible", threads, L3_MAX_THREADS);
     }
     pool = l3_alloc(1, sizeof *pool);
     if (pool == NULL) {
         return l3_fail(err, L3_E_MEMORY, "no memory for the thread pool");
     }
     pool->threads = threads;
+    pthread_mutex_init(&pool->turn, NULL);
     pthread_mutex_init(&pool->lock, NULL);
     pthread_cond_init(&pool->wake, NULL);
     pool->handles = l3_alloc(threads, sizeof *pool->handles);
@@ -166,6 +168,7 @@ void l3_pool_destroy(l3_pool *pool) {
     }
     pthread_cond_destroy(&pool->wake);
     pthread_mutex_destroy(&pool->lock);
+    pthread_mutex_destroy(&pool->turn);
     l3_free(pool->handles);
     l3_free(pool);
 }
@@ -184,6 +187,7 @@ void l3_pool_run(l3_pool *pool, l3_task_fn task, void *context, uint32_t count, 
         }
         return;
     }
+    pthread_mutex_lock(&pool->turn);
     pool->task = task;
     pool->context = context;
     pool->count = count;
@@ -206,4 +210,5 @@ void l3_pool_run(l3_pool *pool, l3_task_fn task, void *context, uint32_t count, 
             sched_yield(); /* more threads than cores: let the one we wait for run */
         }
     }
+    pthread_mutex_unlock(&pool->turn);
 }

@@ -6,6 +6,8 @@
 
 #include "ling3.h"
 
+#define L3_MAX_THREADS 256u
+
 typedef struct l3_pool l3_pool;
 
 /* Does items [first, last); thread is 0 for the caller, up to threads - 1. */
@@ -18,7 +20,7 @@ uint32_t l3_pool_threads(const l3_pool *pool);
 
 /* Cuts [0, count) into pieces of `grain` items, hands them out in order and returns when all are done.
  * Which thread does which piece is not fixed; tasks must not let results depend on it.
- * One thread at a time may call this on a pool. */
+ * Calls from several threads take turns. */
 void l3_pool_run(l3_pool *pool, l3_task_fn task, void *context, uint32_t count, uint32_t grain);
 
 #endif

@@ -185,6 +185,17 @@ l3_status l3_mtp_bind(const l3_package *package, const uint8_t *base, l3_mtp *ou
     return b.status;
 }
 
+/* A tensor that nothing asked for: a second one of a name that is taken, or a stranger. */
+static l3_status refuse_unused(const binder *b, uint32_t index) {
+    const l3_tensor_info *t = &b->package->tensors[index];
+    for (uint32_t i = 0; i < b->package->tensor_count; i++) {
+        if (b->used[i] && strcmp(b->package->tensors[i].name, t->name) == 0) {
+            return l3_fail(b->err, L3_E_FORMAT, "tensor %s occurs twice", t->name);
+        }
+    }
+    return l3_fail(b->err, L3_E_FORMAT, "tensor %s has no place in this model", t->name);
+}
+
 l3_status l3_weights_bind(l3_package *package, l3_error *err) {
     const l3_config *c = &package->config;
     l3_weights *w = &package->weights;
@@ -217,7 +228,7 @@ l3_status l3_weights_bind(l3_package *package, l3_error *err) {
     }
     for (uint32_t i = 0; i < package->tensor_count && b.status == L3_OK; i++) {
         if (!b.used[i]) {
-            b.status = l3_fail(err, L3_E_FORMAT, "tensor %s has no place in this model", package->tensors[i].name);
+            b.status = refuse_unused(&b, i);
         }
     }
     l3_free(b.used);

@@ -22,7 +22,17 @@ typedef struct bound {
     uint32_t high;
 } bound;
 
-static l3_status check_bounds(const l3_config *c, l3_error *err) {
+static l3_status check_bounds(const bound *bounds, size_t count, l3_error *err) {
+    for (size_t i = 0; i < count; i++) {
+        if (bounds[i].value < bounds[i].low || bounds[i].value > bounds[i].high) {
+            return l3_fail(err, L3_E_FORMAT, "config: %s is %u; %u to %u is possible", bounds[i].name,
+                           bounds[i].value, bounds[i].low, bounds[i].high);
+        }
+    }
+    return L3_OK;
+}
+
+static l3_status check_dimensions(const l3_config *c, l3_error *err) {
     const bound bounds[] = {
         {"vocab_size", c->vocab_size, 1, 1u << 20},
         {"token_count", c->token_count, 1, c->vocab_size},
@@ -38,7 +48,6 @@ static l3_status check_bounds(const l3_config *c, l3_error *err) {
         {"qk_rope_head_dim", c->qk_rope_head_dim, 8, 1024},
         {"v_head_dim", c->v_head_dim, 8, 1024},
         {"conv_kernel", c->conv_kernel, 1, 16},
-        {"expert_count", c->expert_count, 0, 4096},
         {"dense_layer_count", c->dense_layer_count, 0, c->layer_count},
         {"norm_topk_prob", c->norm_topk_prob, 0, 1},
         {"mtp_layer_count", c->mtp_layer_count, 0, 1},
@@ -46,33 +55,25 @@ static l3_status check_bounds(const l3_config *c, l3_error *err) {
         {"max_context", c->max_context, 1, 1u << 24},
         {"stop_count", c->stop_count, 1, L3_MAX_STOP_IDS},
     };
-    for (size_t i = 0; i < sizeof bounds / sizeof bounds[0]; i++) {
-        if (bounds[i].value < bounds[i].low || bounds[i].value > bounds[i].high) {
-            return l3_fail(err, L3_E_FORMAT, "config: %s is %u; %u to %u is possible", bounds[i].name,
-                           bounds[i].value, bounds[i].low, bounds[i].high);
-        }
-    }
-    return L3_OK;
+    return check_bounds(bounds, sizeof bounds / sizeof bounds[0], err);
 }
 
+/* Without MoE layers the fields may be 0, but the sizes of buffers still come from them. */
 static l3_status check_experts(const l3_config *c, l3_error *err) {
+    bool used = c->dense_layer_count < c->layer_count || c->mtp_layer_count > 0;
+    uint32_t low = used ? 1 : 0;
     const bound bounds[] = {
-        {"experts_per_token", c->experts_per_token, 1, 64},
-        {"expert_group_count", c->expert_group_count, 1, c->expert_count},
-        {"expert_group_top", c->expert_group_top, 1, c->expert_group_count},
-        {"moe_intermediate_size", c->moe_intermediate_size, 1, 1u << 16},
-        {"shared_intermediate_size", c->shared_intermediate_size, 1, 1u << 16},
+        {"expert_count", c->expert_count, low, 4096},
+        {"experts_per_token", c->experts_per_token, low, 64},
+        {"expert_group_count", c->expert_group_count, low, c->expert_count},
+        {"expert_group_top", c->expert_group_top, low, c->expert_group_count},
+        {"moe_intermediate_size", c->moe_intermediate_size, low, 1u << 16},
+        {"shared_intermediate_size", c->shared_intermediate_size, low, 1u << 22},
     };
     uint32_t group_size;
-    if (c->expert_count == 0) {
-        return l3_fail(err, L3_E_FORMAT, "config: expert_count is 0 though layers from %u on are MoE layers",
-                       c->dense_layer_count);
-    }
-    for (size_t i = 0; i < sizeof bounds / sizeof bounds[0]; i++) {
-        if (bounds[i].value < bounds[i].low || bounds[i].value > bounds[i].high) {
-            return l3_fail(err, L3_E_FORMAT, "config: %s is %u; %u to %u is possible", bounds[i].name,
-                           bounds[i].value, bounds[i].low, bounds[i].high);
-        }
+    l3_status status = check_bounds(bounds, sizeof bounds / sizeof bounds[0], err);
+    if (status != L3_OK || !used) {
+        return status;
     }
     group_size = c->expert_count / c->expert_group_count;
     if (c->expert_count % c->expert_group_count != 0 || (c->expert_group_count > 1 && group_size < 2)) {
@@ -104,15 +105,9 @@ static l3_status check_ids(const l3_config *c, l3_error *err) {
 }
 
 l3_status l3_config_validate(const l3_config *c, l3_error *err) {
-    l3_status status = check_bounds(c, err);
-    if (status != L3_OK) {
+    l3_status status = check_dimensions(c, err);
+    if (status != L3_OK || (status = check_experts(c, err)) != L3_OK) {
         return status;
-    }
-    if (c->dense_layer_count < c->layer_count || c->mtp_layer_count > 0) {
-        status = check_experts(c, err);
-        if (status != L3_OK) {
-            return status;
-        }
     }
     if (c->hidden_size % 8 != 0 || c->head_dim % 8 != 0 || c->kv_lora_rank % 8 != 0 || c->qk_rope_head_dim % 8 != 0) {
         return l3_fail(err, L3_E_UNSUPPORTED,

@@ -90,6 +90,7 @@ struct l3_package {
     uint32_t section_count;
     l3_tensor_info *tensors;
     uint32_t tensor_count;
+    uint64_t directory_end;
     uint64_t trunk_end;
     l3_weights weights;
 };

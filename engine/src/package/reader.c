@@ -161,6 +161,9 @@ static l3_status read_tensor(l3_package *package, const header *h, const uint8_t
         return l3_fail(err, L3_E_FORMAT, "tensor %u: the name is empty or not terminated", i);
     }
     t->name = (const char *)p;
+    if (!all_zero(p + strlen(t->name), NAME_BYTES - strlen(t->name))) {
+        return l3_fail(err, L3_E_FORMAT, "tensor %s: something follows the end of its name", t->name);
+    }
     t->dtype = l3_load_u32(p + 80);
     t->rank = l3_load_u32(p + 84);
     for (uint32_t d = 0; d < 4; d++) {
@@ -221,6 +224,7 @@ static l3_status read_tensors(l3_package *package, const header *h, l3_error *er
     }
     package->tensor_count = h->tensor_count;
     package->trunk_end = h->trunk_end;
+    package->directory_end = h->directory_offset + h->directory_bytes;
     return L3_OK;
 }
 
@@ -268,7 +272,7 @@ static l3_status read_config(l3_package *package, l3_error *err) {
 
 static l3_status open_file(l3_package *package, const char *path, l3_error *err) {
     struct stat st;
-    package->fd = open(path, O_RDONLY | O_CLOEXEC);
+    package->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe without a writer must not hold us up */
     if (package->fd < 0) {
         return l3_fail_errno(err, L3_E_IO, errno, "cannot open %.300s", path);
     }

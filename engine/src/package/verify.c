@@ -22,6 +22,7 @@ typedef struct verification {
     void *user;
     uint64_t done;
     uint64_t total;
+    uint64_t end;    /* of what was looked at: the next part may start later, with zeros in between */
     uint8_t *buffer; /* [STEP] */
 } verification;
 
@@ -42,10 +43,33 @@ static l3_status read_at(const l3_package *package, uint64_t offset, void *out, 
     return L3_OK;
 }
 
+/* Bytes up to the next part are zero, so that a file has no place for anything that no hash covers. */
+static l3_status check_gap(verification *v, uint64_t offset, l3_error *err) {
+    for (uint64_t at = v->end; at < offset;) {
+        uint64_t n = offset - at < STEP ? offset - at : STEP;
+        l3_status status = read_at(v->package, at, v->buffer, (size_t)n, err);
+        if (status != L3_OK) {
+            return status;
+        }
+        for (uint64_t i = 0; i < n; i++) {
+            if (v->buffer[i] != 0) {
+                return l3_fail(err, L3_E_FORMAT, "byte %" PRIu64 " lies between two parts and is not zero", at + i);
+            }
+        }
+        at += n;
+    }
+    return L3_OK;
+}
+
 static l3_status check(verification *v, uint64_t offset, uint64_t length, const uint8_t expected[32], const char *what,
                        l3_error *err) {
     uint8_t digest[32];
     l3_sha256 hash;
+    l3_status gap = check_gap(v, offset, err);
+    if (gap != L3_OK) {
+        return gap;
+    }
+    v->end = offset + length;
     l3_sha256_init(&hash);
     for (uint64_t at = 0; at < length;) {
         uint64_t n = length - at < STEP ? length - at : STEP;
@@ -79,6 +103,7 @@ l3_status l3_package_verify(const l3_package *package, l3_progress_fn progress, 
     if (v.buffer == NULL) {
         return l3_fail(err, L3_E_MEMORY, "no memory for %u bytes to verify with", STEP);
     }
+    v.end = package->directory_end;
     for (uint32_t i = 0; i < package->section_count; i++) {
         v.total += package->sections[i].length;
     }

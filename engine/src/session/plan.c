@@ -247,6 +247,10 @@ l3_status l3_plan(const l3_package *package, const l3_engine_options *engine_opt
     if (engine_options->mtp && !package->weights.has_mtp) {
         return l3_fail(err, L3_E_UNSUPPORTED, "MTP is asked for, but the package holds no MTP layer");
     }
+    if (engine_options->threads > L3_MAX_THREADS) {
+        return l3_fail(err, L3_E_ARG, "%u threads asked for; 1 to %u are possible", engine_options->threads,
+                       L3_MAX_THREADS);
+    }
     return l3_layout(package, engine_options->mtp != 0, l3_resolve_threads(engine_options->threads), session_options,
                      NULL, NULL, out, err);
 }
