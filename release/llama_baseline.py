@@ -1,4 +1,4 @@
-"""llama.cpp as a yardstick of `mindnano bench`, through the optional package llama-cpp-python."""
+"""llama.cpp, without its repacking of weights, as a yardstick of `mindnano bench`; needs llama-cpp-python."""
 
 from __future__ import annotations
 
@@ -61,6 +61,9 @@ class LlamaRunner:
         api.llama_backend_init()
         model_parameters = api.llama_model_default_params()
         model_parameters.n_gpu_layers = 0
+        # Weights stay as they lie in the file. With repacking, 0.3.36 aborts the process while it plans the graph of
+        # this architecture in Q4_0 (GGML_ASSERT in ggml_backend_sched_split_graph).
+        model_parameters.use_extra_bufts = False
         self._model = api.llama_model_load_from_file(str(path).encode(), model_parameters)
         if not self._model:
             raise PackageError("gguf-unusable", f"llama.cpp cannot load {path}")

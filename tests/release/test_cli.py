@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,6 @@ import pytest
 from release import cli
 from tests.support.checkpoints import edit_json
 
-Convert = Callable[..., Path]
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -35,21 +33,6 @@ def test_quantise_pack_inspect_and_logits_in_a_row(
     assert document["metadata"]["quantization"]["recipe"] == "w8a8"
     with np.load(out) as archive:
         assert archive["mtp_logits"].shape == (3, 320)
-
-
-def test_bench_measures_what_it_was_asked(micro: Path, convert: Convert, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["bench", str(convert(micro, "w4a8")), "--prompt", "8,16", "--decode", "4", "--repeat", "2"]
-    assert cli.main([*arguments, "--threads", "1", "--json"]) == 0
-    report = json.loads(capsys.readouterr().out)
-    assert (report["schema"], report["threads"], report["repeat"]) == ("mindnano-bench", 1, 2)
-    assert [speed["prompt"] for speed in report["speeds"]] == [8, 16]
-    for speed in report["speeds"]:
-        assert speed["prefill_best"] >= speed["prefill_median"] > 0
-        assert speed["decode_best"] >= speed["decode_median"] > 0
-    assert report["bytes_per_token"] > 0
-    assert set(report["bandwidth_share"]) == {"8", "16"}
-    assert cli.main([*arguments, "--threads", "1"]) == 0
-    assert "decode tok/s" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
