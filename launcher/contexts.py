@@ -150,41 +150,44 @@ def show_tokens(count: int) -> str:
 
 
 def table_text(table: ContextTable, texts: Catalogue) -> str:
-    """The table for a person."""
+    """The table for a person: a column per context, a row per term."""
     names = list(dict.fromkeys(term.name for row in table.rows for term in row.terms))
-    header = [texts("contexts-context"), *names, texts("contexts-total"), texts("contexts-verdict")]
-    lines = [header]
-    for row in table.rows:
-        by_name = {term.name: term.bytes for term in row.terms}
-        cells = [format_bytes(by_name[name]) if name in by_name else "-" for name in names]
-        total = format_bytes(row.total) if row.terms else "-"
-        lines.append([show_tokens(row.context), *cells, total, _verdict_text(row, table, texts)])
+    lines = [[texts("contexts-context"), *(show_tokens(row.context) for row in table.rows)]]
+    for name in names:
+        sizes = ({term.name: term.bytes for term in row.terms}.get(name) for row in table.rows)
+        lines.append([name, *("-" if size is None else format_bytes(size) for size in sizes)])
+    lines.append([texts("contexts-total"), *(format_bytes(row.total) if row.terms else "-" for row in table.rows)])
+    lines.append([texts("contexts-verdict"), *(_verdict_text(row, texts) for row in table.rows)])
     available = texts("unknown") if table.available is None else format_bytes(table.available)
+    notes = [texts("contexts-none" if table.largest is None else "contexts-largest", context=_largest_text(table))]
+    if any(row.verdict is Verdict.FITS and row.beyond_native for row in table.rows):
+        notes.append(texts("contexts-beyond-native", native=show_tokens(table.native)))
+    if any(row.verdict is Verdict.BEYOND_PACKAGE for row in table.rows):
+        notes.append(texts("contexts-beyond-package", limit=show_tokens(table.package_limit)))
     title = texts("contexts-title", name=table.name, kv=table.kv_type.label, available=available)
-    largest = table.largest
-    end = texts("contexts-none") if largest is None else texts("contexts-largest", context=show_tokens(largest))
-    return "\n".join([title, "", *_aligned(lines), "", end])
+    return "\n".join([title, "", *_aligned(lines), "", *notes])
 
 
-def _verdict_text(row: ContextRow, table: ContextTable, texts: Catalogue) -> str:
+def _largest_text(table: ContextTable) -> str:
+    return "" if table.largest is None else show_tokens(table.largest)
+
+
+def _verdict_text(row: ContextRow, texts: Catalogue) -> str:
     if row.verdict is Verdict.BEYOND_PACKAGE:
-        return texts("contexts-beyond-package")
+        return "-"
     if row.verdict is Verdict.TOO_LARGE:
-        return texts("contexts-too-large")
-    if row.beyond_native:
-        return texts("contexts-beyond-native", native=show_tokens(table.native))
-    return texts("contexts-fits")
+        return texts("no")
+    return texts("contexts-fits") + ("*" if row.beyond_native else "")
 
 
 def _aligned(lines: Sequence[Sequence[str]]) -> list[str]:
-    """Columns right-aligned by width on screen, except the last, which is text."""
+    """The first column left-aligned, the others right-aligned, by width on screen."""
     widths = [max(_width(cell) for cell in column) for column in zip(*lines, strict=True)]
-    return [
-        "  ".join(
-            [*(" " * (width - _width(cell)) + cell for cell, width in zip(line[:-1], widths, strict=False)), line[-1]]
-        )
-        for line in lines
-    ]
+    result = []
+    for first, *rest in lines:
+        cells = [" " * (width - _width(cell)) + cell for cell, width in zip(rest, widths[1:], strict=True)]
+        result.append("  ".join([first + " " * (widths[0] - _width(first)), *cells]))
+    return result
 
 
 def _width(text: str) -> int:

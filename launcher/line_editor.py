@@ -26,6 +26,7 @@ def line_reader(stream: TextIO, color: ColorMode) -> Callable[[], str]:
         history=InMemoryHistory(),
         completer=WordCompleter(list(COMMANDS), sentence=True),
         complete_while_typing=False,
+        reserve_space_for_menu=0,
         output=create_output(stdout=stream),
         color_depth=ColorDepth.DEPTH_1_BIT if color is ColorMode.NEVER else None,
     )

@@ -126,7 +126,8 @@ def session_options(options: Options, config: ModelConfig) -> SessionOptions:
     Raises:
         UsageError: the context is larger than the package allows.
     """
-    context = min(DEFAULT_CONTEXT, config.max_context) if options.context is None else options.context
+    usual = min(DEFAULT_CONTEXT, config.max_position, config.max_context)
+    context = usual if options.context is None else options.context
     if context > config.max_context:
         raise UsageError(
             "context-too-large",

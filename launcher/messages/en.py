@@ -111,9 +111,8 @@ TEXTS: Final[Mapping[str, str]] = {
     "contexts-total": "total",
     "contexts-verdict": "verdict",
     "contexts-fits": "fits",
-    "contexts-too-large": "does not fit",
-    "contexts-beyond-package": "more than the package allows",
-    "contexts-beyond-native": "fits, beyond the model's own {native}",
+    "contexts-beyond-package": "- more than the {limit} tokens that the package allows",
+    "contexts-beyond-native": "* beyond the {native} tokens that the model was made for",
     "contexts-largest": "largest that fits: {context}",
     "contexts-none": "none fits",
 }

@@ -108,9 +108,8 @@ TEXTS: Final[Mapping[str, str]] = {
     "contexts-total": "合计",
     "contexts-verdict": "结论",
     "contexts-fits": "可容纳",
-    "contexts-too-large": "放不下",
-    "contexts-beyond-package": "超过模型包的上限",
-    "contexts-beyond-native": "可容纳，超过模型自身的 {native}",
+    "contexts-beyond-package": "- 超过模型包的上限 {limit}",
+    "contexts-beyond-native": "* 超过模型自身的 {native}",
     "contexts-largest": "能容纳的最大者：{context}",
     "contexts-none": "都放不下",
 }

@@ -35,7 +35,7 @@ class Parrot:
         self._reply: Iterator[int] = iter(())
 
     def __call__(self) -> int:
-        prompt = b"".join(self._text.token_bytes(token) for token in self._session.timeline).decode()
+        prompt = b"".join(self._text.token_bytes(token) for token in self._session.timeline).decode(errors="replace")
         if prompt.endswith(("<think>", "<think></think>")):
             self._reply = self._tokens(prompt)
         return next(self._reply, STOP)
@@ -64,7 +64,7 @@ def main() -> int:
     conversation = Conversation(ports, ChatTemplate(TEMPLATE, special_tokens={}), thinking="--think" in sys.argv)
     talk = Talk(name="slow", conversation=conversation, context=100_000, threads=1, simd="none", allocated=1 << 20)
     texts = Catalogue(Language.ENGLISH)
-    console = Console(texts, out=sys.stdout, err=sys.stderr, color=ColorMode.AUTO, environ={})
+    console = Console(texts, out=sys.stdout, err=sys.stderr, color=ColorMode.NEVER, environ={})
     return run_chat(talk, console, line_reader(sys.stderr, ColorMode.NEVER))
 
 
