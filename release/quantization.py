@@ -1,7 +1,8 @@
 """Rounding of groups of 32 weights to small integers with one float16 scale.
 
 A value is scale x q. The scale starts from plain symmetric rounding (largest magnitude / largest q) and is searched for
-the least squared error of the group; the plain scale always competes, so no group is worse than plain rounding.
+the least squared error of the group; the plain scale always competes, so no group is worse than plain rounding. A scale
+may be negative: where q reaches further down than up, the largest magnitude of a group gets the far end that way.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ class GroupFormat:
         lowest, highest: range of q.
         plain: divisor of the largest magnitude in plain symmetric rounding.
         divisors: further divisors to try.
+        far_divisors: divisors to try with the sign that puts the largest magnitude at the lowest q.
         refinements: how often the best scale is replaced by the least-squares scale of its own integers.
     """
 
@@ -34,11 +36,12 @@ class GroupFormat:
     highest: int
     plain: float
     divisors: tuple[float, ...]
+    far_divisors: tuple[float, ...]
     refinements: int
 
 
-Q8 = GroupFormat(lowest=-127, highest=127, plain=127.0, divisors=(127.45, 126.2, 125.1), refinements=2)
-Q4 = GroupFormat(lowest=-8, highest=7, plain=7.0, divisors=(6.4, 7.45, 7.9, 8.4, 9.0), refinements=2)
+Q8 = GroupFormat(lowest=-127, highest=127, plain=127.0, divisors=(127.45, 126.2, 125.1), far_divisors=(), refinements=2)
+Q4 = GroupFormat(lowest=-8, highest=7, plain=7.0, divisors=(6.4,), far_divisors=(7.4, 8.0, 8.5, 9.1), refinements=2)
 
 
 class ScaleOverflow(Exception):
@@ -52,7 +55,7 @@ class ScaleOverflow(Exception):
 def quantize_groups(
     group_format: GroupFormat, groups: Float32Array
 ) -> tuple[npt.NDArray[np.float16], npt.NDArray[np.int8]]:
-    """Rounds finite ``groups[n, 32]``; returns scales ``[n]`` (finite, not negative) and integers ``[n, 32]``.
+    """Rounds finite ``groups[n, 32]``; returns finite scales ``[n]`` and integers ``[n, 32]``.
 
     A group whose integers are all zero has scale 0.
 
@@ -83,7 +86,7 @@ def plain_scales(group_format: GroupFormat, groups: Float32Array) -> Float32Arra
 
 def round_to_scales(group_format: GroupFormat, groups: Float32Array, scales: Float32Array) -> Float32Array:
     """Nearest integers (as float32) of ``groups[n, 32]`` for given scales ``[n]``; zero where the scale is zero."""
-    inverse = np.divide(np.float32(1), scales, out=np.zeros_like(scales), where=scales > 0)
+    inverse = np.divide(np.float32(1), scales, out=np.zeros_like(scales), where=scales != 0)
     quants = groups * inverse[:, None]
     np.rint(quants, out=quants)
     return np.clip(quants, group_format.lowest, group_format.highest, out=quants)
@@ -91,8 +94,8 @@ def round_to_scales(group_format: GroupFormat, groups: Float32Array, scales: Flo
 
 def _representable(scales: Float32Array, magnitude: Float32Array) -> Float32Array:
     """Rounds scales to float16; what would round to zero becomes the smallest float16, except for zero groups."""
-    bounded = np.clip(scales, FLOAT16_TINY, FLOAT16_MAX).astype(np.float16).astype(np.float32)
-    return np.where(magnitude > 0, bounded, np.float32(0))
+    bounded = np.clip(np.abs(scales), FLOAT16_TINY, FLOAT16_MAX).astype(np.float16).astype(np.float32)
+    return np.where(magnitude > 0, np.copysign(bounded, scales), np.float32(0))
 
 
 def _search(group_format: GroupFormat, groups: Float32Array) -> tuple[npt.NDArray[np.float16], npt.NDArray[np.int8]]:
@@ -100,8 +103,11 @@ def _search(group_format: GroupFormat, groups: Float32Array) -> tuple[npt.NDArra
     best_scales = plain_scales(group_format, groups)
     best_quants = round_to_scales(group_format, groups, best_scales)
     best_error = _squared_error(groups, best_quants, best_scales)
-    candidates = [_representable(magnitude / np.float32(divisor), magnitude) for divisor in group_format.divisors]
-    for scales in candidates:
+    far = np.where(groups.max(axis=1) > -groups.min(axis=1), -magnitude, magnitude)
+    candidates = [magnitude / np.float32(divisor) for divisor in group_format.divisors]
+    candidates += [far / np.float32(divisor) for divisor in group_format.far_divisors]
+    for candidate in candidates:
+        scales = _representable(candidate, magnitude)
         _keep_better(group_format, groups, scales, best_scales, best_quants, best_error)
     for _ in range(group_format.refinements):
         scales = _least_squares(groups, best_quants, best_scales, magnitude)
