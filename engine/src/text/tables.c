@@ -61,8 +61,9 @@ static l3_status check_header(const uint8_t *section, size_t length, uint32_t to
         return l3_fail(err, L3_E_FORMAT, "tokenizer: the section does not begin with BPE1");
     }
     uint32_t flags = l3_load_u32(section + FIELD_FLAGS);
-    if ((flags & ~FLAG_IGNORE_MERGES) != 0 || l3_load_u32(section + FIELD_ZERO) != 0) {
-        return l3_fail(err, L3_E_FORMAT, "tokenizer: unknown flags 0x%x", flags);
+    uint32_t zero = l3_load_u32(section + FIELD_ZERO);
+    if ((flags & ~FLAG_IGNORE_MERGES) != 0 || zero != 0) {
+        return l3_fail(err, L3_E_FORMAT, "tokenizer: unknown flags 0x%x, or 0x%x where 0 is expected", flags, zero);
     }
     t->ignore_merges = (flags & FLAG_IGNORE_MERGES) != 0;
     t->token_count = l3_load_u32(section + FIELD_TOKEN_COUNT);
