@@ -16,8 +16,8 @@ from typing import TextIO
 
 from launcher import __version__
 from launcher.errors import InternalError, MindnanoError
-from launcher.messages import Catalogue, Language, choose_language
-from launcher.options import ColorMode, Command, Options, parse
+from launcher.messages import Catalogue, Language
+from launcher.options import ColorMode, Command, Options, language_of, parse
 
 EXIT_SIGINT = 130
 EXIT_SIGTERM = 143
@@ -30,11 +30,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else list(arguments)
     texts = Catalogue(Language.ENGLISH)
     try:
-        options = parse(given, environ)
-        texts = Catalogue(options.language)
-        return _run(options, texts, environ)
+        texts = Catalogue(language_of(given, environ))
+        return _run(parse(given, environ), texts, environ)
     except MindnanoError as error:
-        print(_in_the_users_language(error, texts, environ), file=sys.stderr)
+        print(texts.error(error), file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         return EXIT_SIGINT
@@ -54,13 +53,6 @@ def _speak_utf8() -> None:
     for stream, errors in ((sys.stdin, "strict"), (sys.stdout, "replace"), (sys.stderr, "replace")):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors=errors)
-
-
-def _in_the_users_language(error: MindnanoError, texts: Catalogue, environ: Mapping[str, str]) -> str:
-    if texts.language is Language.ENGLISH:  # the options may not have been read yet
-        with suppress(MindnanoError):
-            texts = Catalogue(choose_language(None, environ))
-    return texts.error(error)
 
 
 def _run(options: Options, texts: Catalogue, environ: Mapping[str, str]) -> int:

@@ -85,6 +85,15 @@ def parse_tokens(text: str) -> int:
     return int(number) * scale
 
 
+def language_of(arguments: Sequence[str], environ: Mapping[str, str]) -> Language:
+    """The language to speak, known before anything else is parsed.
+
+    Raises:
+        UsageError: MINDNANO_LANG names no language.
+    """
+    return choose_language(_language_argument(arguments), environ)
+
+
 def parse(arguments: Sequence[str], environ: Mapping[str, str]) -> Options:
     """The options that these arguments mean.
 
@@ -92,7 +101,7 @@ def parse(arguments: Sequence[str], environ: Mapping[str, str]) -> Options:
         UsageError: they mean nothing, or contradict each other.
         SystemExit: `--help` was printed.
     """
-    texts = Catalogue(choose_language(_language_argument(arguments), environ))
+    texts = Catalogue(language_of(arguments, environ))
     found = _parser(texts).parse_args(arguments)
     command = Command(found.command)
     question = _question(found)
@@ -141,7 +150,7 @@ def _question(found: argparse.Namespace) -> str | None:
 
 
 def _language_argument(arguments: Sequence[str]) -> str | None:
-    """The value of `--lang`, needed before the parser exists because the parser speaks that language."""
+    """The value of `--lang`, read before the parser exists because its help and errors speak that language."""
     known = {language.value for language in Language}
     for index, argument in enumerate(arguments):
         if argument == "--":

@@ -1,0 +1,212 @@
+"""Wrong exit codes, answers on the wrong stream, JSON that its schema does not describe, escapes off a terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from launcher.errors import MindnanoError
+from launcher.messages import en
+from tests.support.demo import require_demo
+from tests.support.terminal import TerminalProcess
+
+ROOT = Path(__file__).resolve().parents[2]
+SCHEMAS = ROOT / "launcher" / "schemas"
+ENVIRON = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "LANG": "C.UTF-8", "PYTHONPATH": str(ROOT)}
+
+
+def run(*words: str, text: str | bytes = "", env: dict[str, str] | None = None) -> subprocess.CompletedProcess[bytes]:
+    data = text.encode() if isinstance(text, str) else text
+    return subprocess.run(
+        [sys.executable, "-m", "launcher", *words],
+        input=data,
+        env={**ENVIRON, **(env or {})},
+        cwd=ROOT,
+        capture_output=True,
+        check=False,
+    )
+
+
+def document(name: str, *words: str, code: int | None = 0) -> Any:
+    done = run(*words)
+    if code is not None:
+        assert done.returncode == code
+    found = json.loads(done.stdout)
+    jsonschema.validate(found, json.loads((SCHEMAS / f"{name}.json").read_text(encoding="utf-8")))
+    assert found["schema"] == f"mindnano-infer.{name}"
+    return found
+
+
+def test_version() -> None:
+    done = run("--version")
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"mindnano-infer 0.1.0\n", b"")
+    assert document("version", "--version", "--json")["program_version"] == "0.1.0"
+
+
+def test_exit_codes_are_listed_as_the_errors_have_them() -> None:
+    listed = {int(line.split()[0]) for line in run("--help-exit-codes").stdout.decode().splitlines()}
+    used = {cls.exit_code for cls in MindnanoError.__subclasses__()}
+    assert used | {0, 1, 130, 143} == listed
+    assert "internal" in en.TEXTS["exit-codes"]
+
+
+@pytest.mark.parametrize(
+    ("words", "text", "env", "code", "slug"),
+    [
+        (["--nonsense"], "", {}, 2, "usage"),
+        (["question"], "", {}, 2, "usage"),
+        (["--demo"], "  \n", {}, 2, "no-question"),
+        (["--demo"], b"\xff\xfe", {}, 2, "text-encoding"),
+        (["--model", "/nonexistent.l3r", "x"], "", {}, 4, "package-missing"),
+        (["--model", "/etc/passwd", "x"], "", {}, 4, "package-damaged"),
+        (["--model", "/proc", "x"], "", {}, 4, "package-"),
+        (["--demo", "x"], "", {"MINDNANO_DEMO": "/nonexistent.l3r"}, 4, "demo-missing"),
+        (["--demo", "x"], "", {"MINDNANO_ENGINE": "/nonexistent.so"}, 9, "engine-missing"),
+        (["--version"], "", {"MINDNANO_LANG": "fr"}, 2, "usage"),
+    ],
+)
+def test_errors_have_their_exit_code_and_say_what_next(
+    words: list[str], text: str | bytes, env: dict[str, str], code: int, slug: str
+) -> None:
+    if words[0] in {"--demo", "--model"} and code in {4, 9}:
+        require_demo()
+    done = run(*words, text=text, env=env)
+    assert done.returncode == code
+    assert done.stdout == b""
+    assert f"error ({slug}" in done.stderr.decode()
+    assert b"Traceback" not in done.stderr
+
+
+def test_errors_are_said_in_chinese() -> None:
+    assert "命令行有误" in run("--nonsense", "--lang", "zh").stderr.decode()
+    assert "命令行有误" in run("--nonsense", env={"LANG": "zh_CN.UTF-8"}).stderr.decode()
+
+
+def test_check_without_an_engine_names_it_and_is_valid() -> None:
+    done = run("--check", "--json", env={"MINDNANO_ENGINE": "/nonexistent.so"})
+    assert done.returncode == 9
+    found = json.loads(done.stdout)
+    jsonschema.validate(found, json.loads((SCHEMAS / "check.json").read_text(encoding="utf-8")))
+    assert found["ready"] is False
+    assert [item["group"] for item in found["findings"] if item["status"] == "fail"] == ["runtime"]
+
+
+def test_check_of_the_built_in_model() -> None:
+    require_demo()
+    found = document("check", "--check", "--json", "--demo")
+    assert found["ready"] is True
+    assert found["largest_context"] >= 4096
+    text = run("--check", "--demo").stdout.decode()
+    assert "ready: yes" in text
+    assert "backend: cpu" in text
+
+
+def test_check_of_a_damaged_package(tmp_path: Path) -> None:
+    data = bytearray(require_demo().read_bytes()[:4096])
+    (tmp_path / "cut.l3r").write_bytes(data)
+    found = document("check", "--check", "--json", "--model", str(tmp_path / "cut.l3r"), code=4)
+    assert found["exit_code"] == 4
+
+
+def test_contexts_of_the_built_in_model() -> None:
+    require_demo()
+    found = document("list-contexts", "--list-contexts", "--json", "--demo")
+    assert found["largest"] == found["package_context"]
+    for row in found["contexts"]:
+        assert row["total_bytes"] == sum(row["terms"].values())
+    text = run("--list-contexts", "--demo", "--kv-cache", "f32").stdout.decode()
+    assert "weights_mapped" in text
+
+
+def test_one_question_one_answer() -> None:
+    require_demo()
+    by_argument = run("--demo", "--think", "off", "--max-tokens", "12", "你好")
+    by_flag = run("--demo", "--think", "off", "--max-tokens", "12", "--prompt", "你好")
+    by_stdin = run("--demo", "--think", "off", "--max-tokens", "12", text="你好\n")
+    assert by_argument.returncode == 0
+    assert by_argument.stdout.decode().strip()
+    assert by_argument.stdout == by_flag.stdout == by_stdin.stdout
+    assert by_argument.stdout.endswith(b"\n")
+
+
+def test_no_escape_and_no_carriage_return_off_a_terminal() -> None:
+    require_demo()
+    done = run("--demo", "--max-tokens", "12", "hello", env={"TERM": "xterm-256color"})
+    for data in (done.stdout, done.stderr):
+        assert b"\x1b" not in data
+        assert b"\r" not in data
+
+
+def test_same_seed_same_answer() -> None:
+    require_demo()
+    words = ("--demo", "--think", "off", "--max-tokens", "12", "--temperature", "1.5", "hello")
+    first = run(*words, "--seed", "7").stdout
+    assert first == run(*words, "--seed", "7").stdout
+    others = {run(*words, "--seed", str(seed)).stdout for seed in range(8, 12)}
+    assert others - {first}
+
+
+def test_too_large_a_context_is_refused() -> None:
+    require_demo()
+    done = run("--demo", "--context", "256K", "hello")
+    assert done.returncode == 2
+    assert b"context-too-large" in done.stderr
+
+
+def test_prompt_longer_than_the_context_is_refused() -> None:
+    require_demo()
+    done = run("--demo", "--context", "64", text="word " * 500)
+    assert done.returncode == 5
+    assert b"context-full" in done.stderr
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signals_end_a_single_answer_with_their_code(number: signal.Signals, code: int) -> None:
+    require_demo()
+    command = [sys.executable, "-m", "launcher", "--demo", "--think", "off", "--temperature", "100", "--top-k", "0"]
+    with subprocess.Popen(
+        [*command, "--top-p", "1", "--context", "8K", "go on"],
+        env=ENVIRON,
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.read(1)  # it answers now
+        process.send_signal(number)
+        process.stdout.read()
+        assert process.wait(60) == code
+
+
+def test_closed_stdout_is_no_crash() -> None:
+    require_demo()
+    command = [sys.executable, "-m", "launcher", "--demo", "--think", "off", "hello"]
+    with subprocess.Popen(command, env=ENVIRON, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert b"Traceback" not in process.stderr.read()
+
+
+def test_chat_with_the_built_in_model() -> None:
+    require_demo()
+    command = [sys.executable, "-m", "launcher", "--demo", "--think", "off", "--max-tokens", "16", "--color", "never"]
+    with TerminalProcess(command, env={**ENVIRON, "TERM": "xterm"}, cwd=str(ROOT)) as chat:
+        chat.expect("/help lists commands.")
+        chat.expect("\x1b[?2004h")
+        chat.send("你好\r")
+        chat.expect("\x1b[?2004l")
+        chat.expect("\x1b[?2004h")
+        chat.send("/stats\r")
+        chat.expect("tokens/s")
+        chat.send("\x04")
+        assert chat.wait() == 0
