@@ -60,14 +60,7 @@ def save_checkpoint(model: Ling, tokenizer: Tokenizer, folder: Path, *, dtype: t
     _write_json(folder / "config.json", config)
     _write_json(
         folder / "generation_config.json",
-        {
-            "do_sample": False,
-            "temperature": 1.0,
-            "top_p": 0.95,
-            "top_k": 20,
-            "eos_token_id": [end, padding],
-            "pad_token_id": padding,
-        },
+        {"do_sample": False, "eos_token_id": [end, padding], "pad_token_id": padding},
     )
     _write_json(
         folder / "tokenizer_config.json",

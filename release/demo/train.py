@@ -53,7 +53,7 @@ class Plan:
     The learning rate rises for `warm_up` steps, stays, and falls from half of the steps on, linearly to 2 %.
     """
 
-    steps: int = 2600
+    steps: int = 2200
     workers: int = 2
     rows: int = 6
     time: int = 320
