@@ -132,7 +132,8 @@ class Progress:
         text = f"{self._label}: {self._percent()} % ({self._amount(self._done)} of {self._amount(self._total)}"
         if elapsed > 0 and self._done > 0:
             rate = self._done / elapsed
-            text += f", {self._amount(rate)}/s"
+            if self._unit == "B" or rate >= 1:
+                text += f", {self._amount(rate)}/s"
             if self._done < self._total:
                 text += f", {format_seconds((self._total - self._done) / rate)} left"
         return text + ")"

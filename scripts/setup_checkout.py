@@ -13,6 +13,7 @@ import fcntl
 import hashlib
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -147,22 +148,22 @@ def count_pins(lock: Path) -> int:
 
 
 def pip_install(words: Sequence[str], label: str, packages: int) -> None:
-    """pip with our progress in place of its own: a step per package found, and as many for putting them in place.
+    """pip with our progress in place of its own: it counts the packages that were fetched; the last step is installing.
 
     Raises:
         NetworkError: pip failed.
     """
     command = [str(PYTHON), "-m", "pip", "install", "--no-input", "--disable-pip-version-check", *words]
-    with Progress(label, 2 * packages, unit="steps") as progress:
+    with Progress(label, packages, unit="packages") as progress:
+        found = 0
 
         def follow(line: str) -> None:
-            if line.startswith(("Collecting ", "Requirement already satisfied", "Obtaining ")):
-                progress.update(min(progress.done + 1, packages))
-            elif line.startswith("Installing collected packages"):
-                progress.update(packages)
+            nonlocal found
+            found += line.startswith(("Collecting ", "Requirement already satisfied", "Obtaining "))
+            progress.update(min(found, packages) - 1)
 
         run_quietly(command, follow, "pip")
-        progress.update(2 * packages)
+        progress.update(packages)
 
 
 def build_engine() -> None:
@@ -174,11 +175,16 @@ def build_engine() -> None:
 def pack_demo() -> None:
     """The built-in model's package from its checkpoint."""
     say("Packing the built-in model")
-    assets = BUILD / "demo" / "assets"
+    assets = DEMO.parent / "assets"
+    fresh = DEMO.with_suffix(".new.l3r")
+    shutil.rmtree(assets, ignore_errors=True)
+    fresh.unlink(missing_ok=True)
     mindnano = str(VENV / "bin" / "mindnano")
     quantize = ["quantize", "--source", str(CHECKPOINT), "--output", str(assets), "--recipe", DEMO_RECIPE]
     run_quietly([mindnano, *quantize], lambda _line: None, "pack")
-    run_quietly([mindnano, "pack", str(assets / "manifest.json"), str(DEMO)], lambda _line: None, "pack")
+    run_quietly([mindnano, "pack", str(assets / "manifest.json"), str(fresh)], lambda _line: None, "pack")
+    fresh.replace(DEMO)
+    shutil.rmtree(assets)
 
 
 def run_quietly(command: Sequence[str], follow: Callable[[str], None], kind: str) -> None:
