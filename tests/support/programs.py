@@ -1,0 +1,122 @@
+"""C programs with the whole engine inside, under the sanitizers that this machine has."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from engine.build import build_executable
+
+ENGINE_TESTS = Path(__file__).parents[1] / "engine"
+# A leak ends the program with an error as well; a report comes before anything else could hide it.
+_ENVIRONMENT = {
+    "ASAN_OPTIONS": "detect_leaks=1:abort_on_error=0:allocator_may_return_null=1:detect_stack_use_after_return=1",
+    "UBSAN_OPTIONS": "print_stacktrace=1",
+}
+
+
+def has_address_sanitizer() -> bool:
+    """Whether the compilers that AddressSanitizer needs are installed."""
+    return shutil.which("gcc") is not None and shutil.which("g++") is not None
+
+
+def sanitizers() -> tuple[str, ...]:
+    """The sanitizers to build with: undefined behaviour everywhere, addresses where the system has gcc."""
+    return ("address", "undefined") if has_address_sanitizer() else ("undefined",)
+
+
+def guarded_program(name: str, folder: Path, *, coverage: bool = False) -> Path:
+    """Builds tests/engine/<name>.c with sanitizers and guarded mappings."""
+    return build_executable(
+        [ENGINE_TESTS / f"{name}.c", ENGINE_TESTS / "guarded_mapping.c"],
+        name,
+        sanitize=sanitizers(),
+        coverage=coverage,
+        extra_flags=("-Wl,--wrap=mmap", "-Wl,--wrap=munmap"),
+        out=folder,
+    )
+
+
+def run_program(command: Sequence[str | Path]) -> subprocess.CompletedProcess[str]:
+    """Runs a program to its end with the sanitizers' settings."""
+    return subprocess.run(
+        [str(word) for word in command],
+        env={**os.environ, **_ENVIRONMENT},
+        capture_output=True,
+        text=True,
+        errors="replace",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What the driver says about a package: status name, where it arose, and the engine's message."""
+
+    status: str
+    stage: str
+    message: str
+
+
+class PackageDriver:
+    """A running tests/engine/package_driver.c. A crash or report of a sanitizer fails the test that asked."""
+
+    def __init__(self, program: Path, log: Path) -> None:
+        self._log = log
+        with log.open("wb") as errors:
+            self._process = subprocess.Popen(
+                [program],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env={**os.environ, **_ENVIRONMENT},
+                text=True,
+                errors="replace",
+            )
+
+    def ask(self, depth: str, path: Path) -> Answer:
+        """Opens and uses one package; `depth` as in package_driver.c."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            self._process.stdin.write(f"{depth} {path}\n")
+            self._process.stdin.flush()
+            line = self._process.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        if not line.endswith("\n"):
+            code = self._process.wait()
+            raise AssertionError(f"the engine crashed (exit code {code}):\n{self.report()}")
+        status, stage, message = line[:-1].split("\t", 2)
+        return Answer(status=status, stage=stage, message=message)
+
+    def finish(self) -> None:
+        """Ends the program; a leak that is found then is an error too."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.stdout.close()
+        code = self._process.wait()
+        assert code == 0, f"the driver ended with exit code {code}:\n{self.report()}"
+
+    def report(self) -> str:
+        """What the program wrote to stderr."""
+        return self._log.read_text(encoding="utf-8", errors="replace")[-8000:]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._process.poll() is None and kind is not None:
+            self._process.kill()
+        if kind is None:
+            self.finish()
+        else:
+            self._process.communicate()
