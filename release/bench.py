@@ -32,6 +32,7 @@ class BenchOptions:
         decode: tokens decoded after each prompt.
         threads: 0 takes one per big core; beside llama.cpp 0 means 1.
         against: a GGUF file of the same model, run by llama.cpp in turns with the package.
+        repack: let llama.cpp repack its weights for this CPU.
     """
 
     package: Path
@@ -42,6 +43,7 @@ class BenchOptions:
     simd: str = ""
     kv_type: KvType = KvType.BF16
     against: Path | None = None
+    repack: bool = False
 
 
 class Runner(Protocol):
@@ -165,7 +167,8 @@ def bench(options: BenchOptions) -> BenchReport:
         if options.against is not None:
             from release.llama_baseline import LlamaRunner
 
-            runners.append(stack.enter_context(LlamaRunner(options.against, context=context, threads=threads)))
+            runner = LlamaRunner(options.against, context=context, threads=threads, repack=options.repack)
+            runners.append(stack.enter_context(runner))
         ids = _random_ids(package.config.token_count, context)
         return BenchReport(
             package=options.package.name,

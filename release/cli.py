@@ -186,6 +186,7 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
         metavar="GGUF",
         help="run llama.cpp on this file in turns (needs llama-cpp-python); one thread each unless --threads",
     )
+    parser.add_argument("--repack", action="store_true", help="let llama.cpp repack its weights for this CPU")
     _add_engine(parser, kv_default="bf16")
     parser.set_defaults(command=_bench)
 
@@ -203,6 +204,7 @@ def _bench(arguments: argparse.Namespace) -> None:
         simd=arguments.simd,
         kv_type=KvType(_KV_TYPES.index(arguments.kv_cache)),
         against=arguments.against,
+        repack=arguments.repack,
     )
     report = bench(options)
     print(report.to_json() if arguments.json else report.to_text())

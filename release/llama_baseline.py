@@ -16,8 +16,8 @@ class LlamaRunner:
 
     name = "llama.cpp"
 
-    def __init__(self, path: Path, *, context: int, threads: int) -> None:
-        """Loads a GGUF file.
+    def __init__(self, path: Path, *, context: int, threads: int, repack: bool = False) -> None:
+        """Loads a GGUF file; with `repack` llama.cpp lays the weights out anew for this CPU.
 
         Raises:
             UsageError: llama_cpp is not installed.
@@ -34,7 +34,7 @@ class LlamaRunner:
         self._context: Any = None
         self._position = 0
         self._silence = llama_cpp.llama_log_callback(lambda _level, _text, _user: None)
-        self._load(path, context, threads)
+        self._load(path, context, threads, repack)
 
     def __enter__(self) -> Self:
         return self
@@ -55,15 +55,15 @@ class LlamaRunner:
     def step(self, token: int) -> None:
         self._decode([token])
 
-    def _load(self, path: Path, context: int, threads: int) -> None:
+    def _load(self, path: Path, context: int, threads: int, repack: bool) -> None:
         api = self._api
         api.llama_log_set(self._silence, None)
         api.llama_backend_init()
         model_parameters = api.llama_model_default_params()
         model_parameters.n_gpu_layers = 0
-        # Weights stay as they lie in the file. With repacking, 0.3.36 aborts the process while it plans the graph of
-        # this architecture in Q4_0 (GGML_ASSERT in ggml_backend_sched_split_graph).
-        model_parameters.use_extra_bufts = False
+        # Not on by default: on a CPU with AMX, 0.3.36 aborts the process while it plans the graph of this architecture
+        # in Q4_0 (GGML_ASSERT in ggml_backend_sched_split_graph).
+        model_parameters.use_extra_bufts = repack
         self._model = api.llama_model_load_from_file(str(path).encode(), model_parameters)
         if not self._model:
             raise PackageError("gguf-unusable", f"llama.cpp cannot load {path}")
