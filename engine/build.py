@@ -63,7 +63,14 @@ class Build:
         optimise = ("-O1", "-g", "-DL3_DEBUG=1") if self.debug or self.sanitize else ("-O3", "-g0")
         # Inlined into the kernels, gcc's checks take minutes to compile.
         calls = ("-fno-inline",) if "address" in self.sanitize else ()
-        return (*optimise, *calls, *_NUMERICS, *_SECTIONS, f"-ffile-prefix-map={ROOT}=.", *self.toolchain.sanitizer_flags)
+        return (
+            *optimise,
+            *calls,
+            *_NUMERICS,
+            *_SECTIONS,
+            f"-ffile-prefix-map={ROOT}=.",
+            *self.toolchain.sanitizer_flags,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

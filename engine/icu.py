@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import tarfile
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -23,6 +24,8 @@ ARCHIVE = Archive(
     url="https://github.com/unicode-org/icu/releases/download/release-76-1/icu4c-76_1-src.tgz",
     pool="pool/main/i/icu/icu_76.1.orig.tar.gz",
 )
+
+_RETRY_AFTER_S = 3600.0
 
 _DEFINES = ("-DU_STATIC_IMPLEMENTATION", "-DU_DISABLE_RENAMING=1")
 _CXX_FLAGS = ("-std=c++17", "-fno-exceptions", "-fno-rtti", "-DU_COMMON_IMPLEMENTATION", *_DEFINES)
@@ -52,14 +55,20 @@ def prepare(report: Report, *, host: bool) -> Icu:
     """
     folder = cache_root() / f"icu-{VERSION}-{ARCHIVE.sha256[:16]}"
     if not folder.is_dir():
+        system = _system_icu() if host else None
+        failed = folder.with_name(f"{folder.name}.unreachable")
         try:
+            if system is not None and _is_recent(failed):
+                return system
             _unpack(obtain(ARCHIVE, report), folder)
         except BuildError as error:
-            system = _system_icu() if host else None
             if system is None:
                 raise
-            report(f"{error.message}\nusing the system's {system.identity} instead: characters that are newer or")
-            report(f"older than Unicode 16.0 may be tokenized differently from ICU {VERSION}")
+            report(error.message)
+            report(f"using the system's {system.identity} instead: a character whose class changed between its version")
+            report("of Unicode and 16.0 may be tokenized in another way than by the pinned release")
+            failed.parent.mkdir(parents=True, exist_ok=True)
+            failed.touch()
             return system
     common = folder / "common"
     return Icu(
@@ -71,6 +80,11 @@ def prepare(report: Report, *, host: bool) -> Icu:
         link=(),
         licence=folder / "LICENSE",
     )
+
+
+def _is_recent(marker: Path) -> bool:
+    """Whether the last attempt to fetch failed less than an hour ago, so that a rebuild need not wait for the next."""
+    return marker.is_file() and time.time() - marker.stat().st_mtime < _RETRY_AFTER_S
 
 
 def _unpack(archive: Path, folder: Path) -> None:
