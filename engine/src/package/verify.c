@@ -4,6 +4,7 @@
 #endif
 #include <errno.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -116,7 +117,9 @@ l3_status l3_package_verify(const l3_package *package, l3_progress_fn progress, 
     }
     for (uint32_t i = 0; i < package->tensor_count && status == L3_OK; i++) {
         const l3_tensor_info *t = &package->tensors[i];
-        status = check(&v, t->offset, t->length, t->sha256, t->name, err);
+        char what[96];
+        snprintf(what, sizeof what, "tensor %s", t->name);
+        status = check(&v, t->offset, t->length, t->sha256, what, err);
     }
     l3_free(v.buffer);
     return status;
