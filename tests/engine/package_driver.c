@@ -2,6 +2,7 @@
  *
  * Reads lines "DEPTH PATH" from stdin, where DEPTH is
  *   open  only opens
+ *   hash  also verifies
  *   text  also reads sections and tensor table, tokenises and finds tokens
  *   walk  also verifies, reads every row of every tensor and evaluates, with each kernel set, with and without MTP
  *   eval  as walk without verifying
@@ -177,6 +178,7 @@ static outcome use(const char *depth, const char *path) {
     outcome o = {.stage = "open"};
     l3_package *package = NULL;
     bool evaluates = strcmp(depth, "walk") == 0 || strcmp(depth, "eval") == 0;
+    bool verifies = strcmp(depth, "walk") == 0 || strcmp(depth, "hash") == 0;
     bool reads = evaluates || strcmp(depth, "text") == 0;
     if (!good(&o, "open", l3_package_open(path, &package, &o.err))) {
         if (package != NULL) {
@@ -185,10 +187,9 @@ static outcome use(const char *depth, const char *path) {
         return o;
     }
     poison_gaps(package);
-    (void)(!reads || (read_tables(package, &o) && read_text(package, &o) &&
-                      (strcmp(depth, "walk") != 0 ||
-                       good(&o, "verify", l3_package_verify(package, NULL, NULL, &o.err))) &&
-                      (!evaluates || (read_rows(package, &o) && run_engines(package, &o)))));
+    (void)((!reads || (read_tables(package, &o) && read_text(package, &o))) &&
+           (!verifies || good(&o, "verify", l3_package_verify(package, NULL, NULL, &o.err))) &&
+           (!evaluates || (read_rows(package, &o) && run_engines(package, &o))));
     l3_package_close(package);
     return o;
 }

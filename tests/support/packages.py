@@ -109,30 +109,42 @@ def sections(config: ModelConfig) -> dict[Section, bytes]:
     }
 
 
-def write_package(
-    path: Path, config: ModelConfig = INTEGER, layouts: Layouts = alternating, *, mtp: bool = True, seed: int = 1
-) -> Path:
-    """Writes a package with random weights and returns its path. The same arguments give the same bytes."""
+Parts = list[tuple[TensorPart, bytes]]
+"""Tensors of a package in their order, each with its encoded bytes."""
+
+
+def tensor_parts(
+    config: ModelConfig = INTEGER, layouts: Layouts = alternating, *, mtp: bool = True, seed: int = 1
+) -> Parts:
+    """All tensors of a package with random weights. The same arguments give the same bytes."""
     generator = np.random.default_rng(seed)
-    parts: list[TensorPart] = []
-    contents: list[bytes] = []
+    parts: Parts = []
     for tensor in package_tensors(config, with_mtp=mtp):
         dtype = _dtype(tensor, layouts)
         data = _encoded(tensor, dtype, generator)
-        parts.append(_part(tensor, dtype, hashlib.sha256(data).digest()))
-        contents.append(data)
+        parts.append((_part(tensor, dtype, hashlib.sha256(data).digest()), data))
+    return parts
+
+
+def write_parts(path: Path, contents: Mapping[Section, bytes], parts: Parts) -> Path:
+    """Writes sections and tensors as they are, sensible or not, and returns the path."""
+    plan, front = _plan(contents, [part for part, _ in parts])
     with path.open("wb") as file:
-        plan, front = _plan(sections(config), parts)
-        write_file(file, plan, [*front, *(partial(_write, data) for data in contents)])
+        write_file(file, plan, [*front, *(partial(_write, data) for _, data in parts)])
     return path
+
+
+def write_package(
+    path: Path, config: ModelConfig = INTEGER, layouts: Layouts = alternating, *, mtp: bool = True, seed: int = 1
+) -> Path:
+    """Writes a package with random weights and returns its path."""
+    return write_parts(path, sections(config), tensor_parts(config, layouts, mtp=mtp, seed=seed))
 
 
 def write_sparse_package(path: Path, config: ModelConfig, layouts: Layouts, *, mtp: bool = True) -> Path:
     """Writes a valid directory whose extents are holes: a file of any size that takes no space."""
     zeros = bytes(32)  # nothing hashes an extent before `verify`
-    parts = [
-        _part(tensor, _dtype(tensor, layouts), zeros) for tensor in package_tensors(config, with_mtp=mtp)
-    ]
+    parts = [_part(tensor, _dtype(tensor, layouts), zeros) for tensor in package_tensors(config, with_mtp=mtp)]
     plan, front = _plan(sections(config), parts)
     with path.open("wb") as file:
         file.write(plan.front)

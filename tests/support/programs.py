@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -120,3 +121,14 @@ class PackageDriver:
             self.finish()
         else:
             self._process.communicate()
+
+
+def package_driver(folder: Path) -> PackageDriver:
+    """Builds and starts the driver; `folder` takes the program and its log."""
+    return PackageDriver(guarded_program("package_driver", folder), folder / "log")
+
+
+def refused(answer: Answer, pattern: str, what: object) -> None:
+    """Asserts that a package was refused as such, with a message that matches."""
+    assert answer.status in {"format", "unsupported", "io"}, f"{what}: {answer}"
+    assert re.search(pattern, answer.message), f"{what}: expected {pattern!r}, got {answer}"
