@@ -33,7 +33,7 @@ VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 CHECKPOINT = ROOT / "release" / "demo" / "checkpoint"
 DEMO = BUILD / "demo" / "demo.l3r"
-DEMO_RECIPE = "w8a8"
+DEMO_WORDS = ("--recipe", "w8a8", "--name", "mindnano-demo", "--license", "Apache-2.0")
 _TAIL_LINES = 25
 
 
@@ -91,7 +91,7 @@ def steps(profile: str) -> list[Step]:
         ),
         Step(
             name="demo",
-            key=digest([*source_files(CHECKPOINT), *sorted((ROOT / "release").glob("*.py"))], DEMO_RECIPE),
+            key=digest([*source_files(CHECKPOINT), *sorted((ROOT / "release").glob("*.py"))], *DEMO_WORDS),
             results=(DEMO,),
             run=pack_demo,
         ),
@@ -180,7 +180,7 @@ def pack_demo() -> None:
     shutil.rmtree(assets, ignore_errors=True)
     fresh.unlink(missing_ok=True)
     mindnano = str(VENV / "bin" / "mindnano")
-    quantize = ["quantize", "--source", str(CHECKPOINT), "--output", str(assets), "--recipe", DEMO_RECIPE]
+    quantize = ["quantize", "--source", str(CHECKPOINT), "--output", str(assets), *DEMO_WORDS]
     run_quietly([mindnano, *quantize], lambda _line: None, "pack")
     run_quietly([mindnano, "pack", str(assets / "manifest.json"), str(fresh)], lambda _line: None, "pack")
     fresh.replace(DEMO)

@@ -57,7 +57,10 @@ class TerminalProcess:
 
     def wait(self) -> int:
         """Waits for the end and returns the exit code."""
+        end = time.monotonic() + _PATIENCE_SECONDS
         while self._read(0.2):
+            if time.monotonic() > end:
+                raise AssertionError(f"the program did not end; shown: {self.shown[self._seen :]!r}")
             if self.process.poll() is not None and not select.select([self._master], [], [], 0)[0]:
                 break
         return self.process.wait(_PATIENCE_SECONDS)

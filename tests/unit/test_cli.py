@@ -208,5 +208,6 @@ def test_chat_with_the_built_in_model() -> None:
         chat.expect("\x1b[?2004h")
         chat.send("/stats\r")
         chat.expect("tokens/s")
+        chat.expect("\x1b[?2004h")
         chat.send("\x04")
         assert chat.wait() == 0

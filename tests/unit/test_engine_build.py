@@ -6,6 +6,7 @@ import hashlib
 import re
 import tarfile
 import time
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -194,3 +195,14 @@ def test_libraries_run_on_every_system_from_glibc_2_28_on(target: str, tmp_path:
     assert needed <= {b"libc.so.6", b"libm.so.6", b"libpthread.so.0"}
     assert str(build.ROOT).encode() not in content
     assert str(Path.home()).encode() + b"/" not in content
+
+
+def test_notice_of_icu_is_that_of_the_pinned_release() -> None:
+    folder = build.ROOT / "notices" / "icu"
+    component = tomllib.loads((folder / "component.toml").read_text(encoding="utf-8"))
+    assert component["version"] == icu.VERSION
+    assert component["source"] == icu.ARCHIVE.url
+    assert component["source_sha256"] == icu.ARCHIVE.sha256
+    prepared = icu.prepare(lambda line: None, host=False)
+    assert prepared.licence is not None
+    assert (folder / "LICENSE").read_bytes() == prepared.licence.read_bytes()
