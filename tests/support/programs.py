@@ -32,11 +32,11 @@ def sanitizers() -> tuple[str, ...]:
     return ("address", "undefined") if has_address_sanitizer() else ("undefined",)
 
 
-def guarded_program(name: str, folder: Path, *, coverage: bool = False) -> Path:
-    """Builds tests/engine/<name>.c with sanitizers and guarded mappings."""
+def guarded_program(*names: str, folder: Path, coverage: bool = False) -> Path:
+    """Builds a program from tests/engine/<name>.c, named after the first, with sanitizers and guarded mappings."""
     return build_executable(
-        [ENGINE_TESTS / f"{name}.c", ENGINE_TESTS / "guarded_mapping.c"],
-        name,
+        [ENGINE_TESTS / f"{name}.c" for name in (*names, "guarded_mapping")],
+        names[0],
         sanitize=sanitizers(),
         coverage=coverage,
         extra_flags=("-Wl,--wrap=mmap", "-Wl,--wrap=munmap"),
@@ -125,7 +125,7 @@ class PackageDriver:
 
 def package_driver(folder: Path) -> PackageDriver:
     """Builds and starts the driver; `folder` takes the program and its log."""
-    return PackageDriver(guarded_program("package_driver", folder), folder / "log")
+    return PackageDriver(guarded_program("package_driver", folder=folder), folder / "log")
 
 
 def refused(answer: Answer, pattern: str, what: object) -> None:
