@@ -131,6 +131,14 @@ def test_every_code_point_has_the_class_of_the_reference(library: Library, tmp_p
         revealing.check(["".join(batch[i : i + 100]) for i in range(0, len(batch), 100)], round_trip=False)
 
 
+def test_contractions_are_those_of_the_reference(library: Library, tmp_path: Path) -> None:
+    revealing = Subject(class_revealing().to_str(), tmp_path, library)
+    ranges = ((0, 0x3000), (0xA640, 0xAC00), (0xFB00, 0xFB50), (0xFF00, 0x10000), (0x1D400, 0x1D800))
+    single = [chr(code) for begin, end in ranges for code in range(begin, end)]
+    pairs = itertools.product("lLvVrReEsSdDmMtTxſℓĿ1 .中", repeat=2)
+    revealing.check([f"'{character}b" for character in single] + [f"'{first}{second}b" for first, second in pairs])
+
+
 def test_overlapping_added_tokens_are_matched_as_in_the_reference(subject: Subject) -> None:
     rng = random.Random(5)
     subject.check(["".join(rng.choices(OVERLAPS, k=rng.randint(1, 8))) for _ in range(20_000)])
@@ -142,6 +150,16 @@ def test_added_tokens_are_plain_text_without_the_flag(large: Tokenizer, subject:
     for _ in range(5_000):
         text = "".join(rng.choices(OVERLAPS, k=rng.randint(1, 8)))
         assert subject.package.tokenize(text, special=False) == plain.encode(text).ids, repr(text)
+
+
+def test_plain_words_do_not_become_added_tokens_where_merges_are_ignored(
+    large: Tokenizer, library: Library, tmp_path: Path
+) -> None:
+    document = without_merges(large, share=0.5)
+    words_only = Subject(json.dumps(document), tmp_path, library)
+    plain = without_added_tokens(words_only.reference)
+    for text in ("思考", "考虑", "@@@", "思考 思考!", "<tool"):
+        assert words_only.package.tokenize(text, special=False) == plain.encode(text).ids, text
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ static l3_status match_added(const l3_tables *tables, const added_filter *filter
     return L3_OK;
 }
 
-/* Ids of text that holds no added token. */
+/* Ids of text in which no added token is recognised; a word never becomes one either. */
 static l3_status encode_plain(l3_bpe *bpe, const l3_tables *tables, const uint8_t *text, size_t length,
                               l3_id_sink *sink, l3_error *err) {
     while (length > 0) {
