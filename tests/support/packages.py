@@ -103,7 +103,7 @@ def sections(config: ModelConfig) -> dict[Section, bytes]:
     return {
         Section.CONFIG: config_section(config),
         Section.FEATURES: "".join(f"{name}\n" for name in FEATURES).encode(),
-        Section.TOKENIZER: build_tables(json.dumps(tokenizer_json(TOKENS)).encode()).section,
+        Section.TOKENIZER: build_tables(json.dumps(tokenizer_json(config.token_count)).encode()).section,
         Section.CHAT_TEMPLATE: b"{{ messages[0].content }}",
         Section.METADATA: json.dumps(metadata).encode(),
     }
