@@ -68,10 +68,36 @@ class PackageDriver:
     """A running tests/engine/package_driver.c. A crash or report of a sanitizer fails the test that asked."""
 
     def __init__(self, program: Path, log: Path) -> None:
+        self._program = program
         self._log = log
-        with log.open("wb") as errors:
+        self._process: subprocess.Popen[str] | None = None
+
+    def ask(self, depth: str, path: Path) -> Answer:
+        """Opens and uses one package; `depth` as in package_driver.c."""
+        process = self._process or self._start()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            process.stdin.write(f"{depth} {path}\n")
+            process.stdin.flush()
+            line = process.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        if not line.endswith("\n"):
+            raise AssertionError(f"the engine crashed (exit code {self._end()}):\n{self._report()}")
+        status, stage, message = line[:-1].split("\t", 2)
+        return Answer(status=status, stage=stage, message=message)
+
+    def close(self) -> None:
+        """Ends the program; a leak that is found then is an error too."""
+        if self._process is not None:
+            code = self._end()
+            assert code == 0, f"the driver ended with exit code {code}:\n{self._report()}"
+
+    def _start(self) -> subprocess.Popen[str]:
+        with self._log.open("wb") as errors:
             self._process = subprocess.Popen(
-                [program],
+                [self._program],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -79,35 +105,17 @@ class PackageDriver:
                 text=True,
                 errors="replace",
             )
+        return self._process
 
-    def ask(self, depth: str, path: Path) -> Answer:
-        """Opens and uses one package; `depth` as in package_driver.c."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        try:
-            self._process.stdin.write(f"{depth} {path}\n")
-            self._process.stdin.flush()
-            line = self._process.stdout.readline()
-        except BrokenPipeError:
-            line = ""
-        if not line.endswith("\n"):
-            code = self._process.wait()
-            raise AssertionError(f"the engine crashed (exit code {code}):\n{self.report()}")
-        status, stage, message = line[:-1].split("\t", 2)
-        return Answer(status=status, stage=stage, message=message)
+    def _end(self) -> int:
+        """Closes stdin, waits and returns the exit code."""
+        assert self._process is not None
+        process, self._process = self._process, None
+        process.communicate()
+        return process.returncode
 
-    def finish(self) -> None:
-        """Ends the program; a leak that is found then is an error too."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.stdout.close()
-        code = self._process.wait()
-        assert code == 0, f"the driver ended with exit code {code}:\n{self.report()}"
-
-    def report(self) -> str:
-        """What the program wrote to stderr."""
-        return self._log.read_text(encoding="utf-8", errors="replace")[-8000:]
+    def _report(self) -> str:
+        return self._log.read_text(encoding="utf-8", errors="replace")[:8000]
 
     def __enter__(self) -> Self:
         return self
@@ -115,12 +123,7 @@ class PackageDriver:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._process.poll() is None and kind is not None:
-            self._process.kill()
-        if kind is None:
-            self.finish()
-        else:
-            self._process.communicate()
+        self.close()
 
 
 def package_driver(folder: Path) -> PackageDriver:
