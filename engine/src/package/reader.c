@@ -306,10 +306,12 @@ l3_status l3_package_open(const char *path, l3_package **out, l3_error *err) {
     l3_package *package = NULL;
     header h = {0};
     l3_status status;
+    if (out != NULL) {
+        *out = NULL;
+    }
     if (out == NULL || path == NULL) {
         return l3_fail(err, L3_E_ARG, "l3_package_open: path and out must not be NULL");
     }
-    *out = NULL;
     l3_error_clear(err);
     package = l3_alloc(1, sizeof *package);
     if (package == NULL) {

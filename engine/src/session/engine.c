@@ -50,10 +50,12 @@ l3_status l3_engine_create(const l3_package *package, const l3_engine_options *o
     int cores[L3_MAX_CPUS];
     uint32_t core_count;
     l3_status status;
+    if (out != NULL) {
+        *out = NULL;
+    }
     if (package == NULL || options == NULL || out == NULL) {
         return l3_fail(err, L3_E_ARG, "l3_engine_create: NULL argument");
     }
-    *out = NULL;
     l3_error_clear(err);
     engine = l3_alloc(1, sizeof *engine);
     if (engine == NULL) {

@@ -49,10 +49,12 @@ static l3_status check_sampling(const l3_sampling *s, l3_error *err) {
 l3_status l3_sampler_create(const l3_package *package, const l3_sampling *sampling, l3_sampler **out, l3_error *err) {
     l3_sampler *sampler;
     l3_status status;
+    if (out != NULL) {
+        *out = NULL;
+    }
     if (package == NULL || sampling == NULL || out == NULL) {
         return l3_fail(err, L3_E_ARG, "l3_sampler_create: NULL argument");
     }
-    *out = NULL;
     l3_error_clear(err);
     if ((status = check_sampling(sampling, err)) != L3_OK) {
         return status;

@@ -36,10 +36,12 @@ l3_status l3_session_create(l3_engine *engine, const l3_session_options *options
     l3_session *s;
     uint8_t *base;
     l3_status status;
+    if (out != NULL) {
+        *out = NULL;
+    }
     if (engine == NULL || options == NULL || out == NULL) {
         return l3_fail(err, L3_E_ARG, "l3_session_create: NULL argument");
     }
-    *out = NULL;
     l3_error_clear(err);
     status = l3_layout(engine->package, engine->has_mtp, engine->threads, options, NULL, NULL, &plan, err);
     if (status != L3_OK) {
