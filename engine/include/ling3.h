@@ -282,7 +282,7 @@ typedef struct l3_sampler l3_sampler;
 L3_API l3_status l3_sampler_create(const l3_package *package, const l3_sampling *sampling, l3_sampler **out,
                                    l3_error *err);
 L3_API void l3_sampler_destroy(l3_sampler *sampler);
-/* Picks an id below token_count from logits[vocab_size]. Order: penalty, top-k, temperature, top-p, min-p.
+/* Picks a token from logits[vocab_size]: never a padding row, never an id that no token has. Order: penalty, top-k, temperature, top-p, min-p.
  * Equal seeds and logits give equal ids on every machine. Non-finite logits of real tokens are L3_E_INTERNAL. */
 L3_API l3_status l3_sampler_sample(l3_sampler *sampler, const float *logits, const int32_t *history,
                                    size_t history_length, int32_t *id, l3_error *err);

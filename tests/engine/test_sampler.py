@@ -6,6 +6,7 @@ from array import array
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -231,3 +232,21 @@ def test_a_session_is_sampled_from_its_logits_and_timeline(package: Package) -> 
             assert ids == [other.sample_from(session.logits(), session.tokens()) for _ in range(50)]
         unpenalised = draws(package, replace(sampling, repetition_penalty=1.0), session.logits(), 50)
         assert ids != unpenalised
+
+
+def test_an_id_that_no_token_has_is_never_sampled(tmp_path: Path) -> None:
+    """The flag of a hole is set in the package's tokenizer table, whose contents are not hashed when it is opened."""
+    path = write_package(tmp_path / "holes.l3r")
+    data = bytearray(path.read_bytes())
+    tables = data.index(b"BPE1")
+    flags = tables + int.from_bytes(data[tables + 40 : tables + 44], "little")
+    hole = 7
+    data[flags + hole] |= 4
+    path.write_bytes(data)
+    logits = padded([0.0] * TOKENS)
+    logits[hole] = 50.0
+    with Package(path, library=Library(build_library())) as package:
+        assert draws(package, Sampling(temperature=0.0), logits, 1) == [0]
+        assert hole not in draws(package, Sampling(temperature=5.0, seed=1), logits, 400)
+        logits[hole] = float("nan")
+        assert draws(package, Sampling(temperature=0.0), logits, 1) == [0]

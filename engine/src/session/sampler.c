@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/memory.h"
 #include "package/package.h"
+#include "text/tables.h"
 
 typedef struct candidate {
     float logit;
@@ -14,11 +15,12 @@ typedef struct candidate {
 struct l3_sampler {
     l3_sampling sampling;
     uint32_t token_count;
-    uint32_t vocab_size;
     uint64_t random;
+    int32_t *ids;          /* [id_count]: every id that is a token, in ascending order */
+    size_t id_count;
     float *penalised;      /* [token_count] */
-    candidate *candidates; /* [token_count] */
-    double *weights;       /* [token_count] */
+    candidate *candidates; /* [token_count], of which id_count are used */
+    double *weights;       /* likewise */
 };
 
 /* SplitMix64 (Steele, Lea, Flood 2014): every seed, zero included, gives a full-period stream. */
@@ -46,6 +48,27 @@ static l3_status check_sampling(const l3_sampling *s, l3_error *err) {
     return L3_OK;
 }
 
+/* A vocabulary may have holes: numbers that no token has. Their logits mean nothing, like those of the padding rows. */
+static l3_status list_tokens(l3_sampler *sampler, const l3_package *package, l3_error *err) {
+    l3_tables tables;
+    const void *section;
+    size_t length;
+    l3_status status = l3_package_section(package, L3_SECTION_TOKENIZER, &section, &length, err);
+    if (status != L3_OK ||
+        (status = l3_tables_open(section, length, package->config.token_count, &tables, err)) != L3_OK) {
+        return status;
+    }
+    for (uint32_t id = 0; id < tables.token_count; id++) {
+        if ((tables.token_flags[id] & L3_TOKEN_HOLE) == 0) {
+            sampler->ids[sampler->id_count++] = (int32_t)id;
+        }
+    }
+    if (sampler->id_count == 0) {
+        return l3_fail(err, L3_E_FORMAT, "tokenizer: every one of %u tokens is a hole", tables.token_count);
+    }
+    return L3_OK;
+}
+
 l3_status l3_sampler_create(const l3_package *package, const l3_sampling *sampling, l3_sampler **out, l3_error *err) {
     l3_sampler *sampler;
     l3_status status;
@@ -66,13 +89,17 @@ l3_status l3_sampler_create(const l3_package *package, const l3_sampling *sampli
     sampler->sampling = *sampling;
     sampler->random = sampling->seed;
     sampler->token_count = package->config.token_count;
-    sampler->vocab_size = package->config.vocab_size;
+    sampler->ids = l3_alloc(sampler->token_count, sizeof *sampler->ids);
     sampler->penalised = l3_alloc(sampler->token_count, sizeof *sampler->penalised);
     sampler->candidates = l3_alloc(sampler->token_count, sizeof *sampler->candidates);
     sampler->weights = l3_alloc(sampler->token_count, sizeof *sampler->weights);
-    if (sampler->penalised == NULL || sampler->candidates == NULL || sampler->weights == NULL) {
+    if (sampler->ids == NULL || sampler->penalised == NULL || sampler->candidates == NULL || sampler->weights == NULL) {
         l3_sampler_destroy(sampler);
         return l3_fail(err, L3_E_MEMORY, "no memory to sample from %u tokens", package->config.token_count);
+    }
+    if ((status = list_tokens(sampler, package, err)) != L3_OK) {
+        l3_sampler_destroy(sampler);
+        return status;
     }
     *out = sampler;
     return L3_OK;
@@ -82,6 +109,7 @@ void l3_sampler_destroy(l3_sampler *sampler) {
     if (sampler == NULL) {
         return;
     }
+    l3_free(sampler->ids);
     l3_free(sampler->penalised);
     l3_free(sampler->candidates);
     l3_free(sampler->weights);
@@ -173,18 +201,19 @@ l3_status l3_sampler_sample(l3_sampler *sampler, const float *logits, const int3
     if (sampler == NULL || logits == NULL || id == NULL || (history == NULL && history_length > 0)) {
         return l3_fail(err, L3_E_ARG, "l3_sampler_sample: NULL argument");
     }
-    n = sampler->token_count;
+    n = sampler->id_count;
     for (size_t i = 0; i < n; i++) {
-        if (!isfinite(logits[i])) {
-            return l3_fail(err, L3_E_INTERNAL, "the logit of token %zu is not finite", i);
+        if (!isfinite(logits[sampler->ids[i]])) {
+            return l3_fail(err, L3_E_INTERNAL, "the logit of token %d is not finite", sampler->ids[i]);
         }
     }
-    memcpy(sampler->penalised, logits, n * sizeof *logits);
+    memcpy(sampler->penalised, logits, sampler->token_count * sizeof *logits);
     if (sampler->sampling.repetition_penalty != 1.0f) {
         penalise(sampler, logits, history, history_length);
     }
     for (size_t i = 0; i < n; i++) {
-        sampler->candidates[i] = (candidate){.logit = sampler->penalised[i], .id = (int32_t)i};
+        int32_t token = sampler->ids[i];
+        sampler->candidates[i] = (candidate){.logit = sampler->penalised[token], .id = token};
     }
     keep = sampler->sampling.top_k > 0 && sampler->sampling.top_k < n ? sampler->sampling.top_k : n;
     if (sampler->sampling.temperature == 0.0f) {
