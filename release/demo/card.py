@@ -44,7 +44,8 @@ is not a small Ling-3.0: it shares no weights with it, and knows nothing but the
 ## Training
 
 One command, `python -m release.demo.train --out DIR`: {steps} steps of {workers} x {rows} rows of {time} tokens on two
-CPU cores, text drawn anew for every step, seed {seed}. No text from anywhere else was used. Rounding may differ between
+CPU cores, text drawn anew for every step, seed {seed}; from step {second} on a second lesson with more of what the first
+left uncertain. No text from anywhere else was used. Rounding may differ between
 processors, so a repeated run gives an equivalent model, not the same bits.
 
 ## Figures
@@ -52,9 +53,9 @@ processors, so a repeated run gives an equivalent model, not the same bits.
 Greedy answers of this checkpoint, BF16 as stored and computed in float32, to prompts that training never drew;
 {count} different prompts per cell; right means that the whole text after `</think>` is equal to the one right answer;
 per cent. What is held out: for `add` and `subtract` the pair of numbers, for `copy` and `reverse` the content, for
-`count` the two bounds, for numbered lines and JSON objects the word and the number of rows; elsewhere only the whole
-wording of the question or request, because facts must be seen. "direct" is with thinking off; two-digit sums then show
-their steps in the answer.
+`count` the two bounds (counting from one: the wording only), for numbered lines and JSON objects the word and the
+number of rows; elsewhere only the whole wording of the question or request, because facts must be seen. "direct" is
+with thinking off; two-digit sums then show their steps in the answer.
 
 Drafts are those of the MTP layer along the model's own greedy replies: a place counts for "first two" when the drafts
 for both of the next two tokens are what the model itself then says.
@@ -92,6 +93,7 @@ def card(report: dict[str, Any], megabytes: float, config: dict[str, Any]) -> st
         rows=plan.rows,
         time=plan.time,
         seed=plan.seed,
+        second=plan.second_lesson,
         count=report["prompts_per_cell"],
     )
     return head + table(report) + _TAIL.format(time=plan.time)

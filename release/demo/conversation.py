@@ -78,6 +78,7 @@ def draw_conversation(
     chinese: bool | None = None,
     thinking: bool | None = None,
     turns: int | None = None,
+    lesson: int = 2,
 ) -> Conversation:
     """Draws one conversation; `mix` gives the weight of each task, the rest is drawn too unless it is given."""
     if thinking is None:
@@ -91,7 +92,7 @@ def draw_conversation(
     for _ in range(turns):
         last = task or rng.choices(names, weights)[0]
         in_chinese = rng.random() < 0.5 if chinese is None else chinese
-        draw = Draw(rng=rng, chinese=in_chinese, thinking=thinking, held_out=held_out)
+        draw = Draw(rng=rng, chinese=in_chinese, thinking=thinking, held_out=held_out, lesson=lesson)
         if last == "name" and known_name:
             made.append(recalling(draw, known_name))
             continue

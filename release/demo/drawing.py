@@ -29,16 +29,18 @@ class Draw:
     """Where a maker takes its choices from.
 
     `held_out`: True draws only held-out keys, False only the others, None both.
+    `lesson`: 1 or 2; the second adds what the first leaves to be guessed, see `tasks.counting` and `sums`.
     """
 
     rng: random.Random
     chinese: bool
     thinking: bool
     held_out: bool | None
+    lesson: int = 2
 
-    def allows(self, key: str) -> bool:
-        """Whether a prompt with this key belongs to the side of the split that is being drawn."""
-        return self.held_out is None or is_held_out(key) == self.held_out
+    def allows(self, *keys: str) -> bool:
+        """Whether a prompt belongs to the side of the split that is being drawn; it is held out if all its keys are."""
+        return self.held_out is None or all(is_held_out(key) for key in keys) == self.held_out
 
     def pick(self, english: tuple[str, ...], chinese: tuple[str, ...]) -> str:
         """One of the strings in the language of the draw."""

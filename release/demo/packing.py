@@ -61,7 +61,7 @@ class Packer:
         """Puts back the documents that waited when a run was saved."""
         self.waiting = [Document(ids=ids, weights=weights) for ids, weights in waiting]
 
-    def batch(self, mix: Mapping[str, float]) -> Batch:
+    def batch(self, mix: Mapping[str, float], lesson: int) -> Batch:
         """Fills every row first-fit until six documents in a row found no place; those begin the next batch."""
         ids = torch.full((self.rows, self.time), self.padding)
         weights = torch.zeros(self.rows, self.time)
@@ -70,7 +70,9 @@ class Packer:
         tokens = 0
         queue, self.waiting = self.waiting, []
         while len(self.waiting) < 6:
-            document = queue.pop(0) if queue else tokenise(self.tokenizer, draw_conversation(self.rng, mix))
+            document = (
+                queue.pop(0) if queue else tokenise(self.tokenizer, draw_conversation(self.rng, mix, lesson=lesson))
+            )
             length = len(document.ids)
             if length > self.time:
                 continue

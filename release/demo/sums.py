@@ -54,9 +54,10 @@ def _sum_question(draw: Draw, left: int, right: int, operator: str) -> str:
 
 
 def _two_digits(draw: Draw, operator: str) -> Turn:
+    both = 0.85 if draw.lesson == 1 else 0.7  # the share of sums in which both numbers have two digits
     while True:
         left = draw.rng.randint(10, 99)
-        right = draw.rng.randint(10, 99) if draw.rng.random() < 0.85 else draw.rng.randint(0, 9)
+        right = draw.rng.randint(10, 99) if draw.rng.random() < both else draw.rng.randint(0, 9)
         if operator == "+" and draw.rng.random() < 0.5:
             left, right = right, left
         if operator == "-" and left < right:

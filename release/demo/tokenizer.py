@@ -65,7 +65,7 @@ def id_of(tokenizer: Tokenizer, token: str) -> int:
 def _texts(seed: int) -> Iterator[str]:
     rng = random.Random(seed)
     for _ in range(TRAINING_CONVERSATIONS):
-        for piece in segments(draw_conversation(rng, TOKENIZER_MIX, turns=1)):
+        for piece in segments(draw_conversation(rng, TOKENIZER_MIX, turns=1, lesson=1)):
             text = piece.text
             for mark in (*SPECIAL, *MARKS):
                 text = text.replace(mark, "\0")

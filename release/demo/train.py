@@ -9,7 +9,7 @@ import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,7 +28,7 @@ from release.demo.packing import Batch, Packer
 from release.demo.tokenizer import PADDING, id_of, train_tokenizer
 from release.demo.workers import Team, run_team
 
-MIX: Final[Mapping[str, float]] = {
+FIRST_MIX: Final[Mapping[str, float]] = {
     "greeting": 3.0,
     "identity": 4.0,
     "fact": 13.0,
@@ -43,14 +43,32 @@ MIX: Final[Mapping[str, float]] = {
     "digits": 6.0,
     "name": 3.0,
 }
-"""Share of each task among the turns, by difficulty."""
+"""Share of each task among the turns of the first lesson, by difficulty."""
+
+SECOND_MIX: Final[Mapping[str, float]] = {
+    "greeting": 2.0,
+    "identity": 3.0,
+    "fact": 13.0,
+    "unknown": 4.0,
+    "list": 4.0,
+    "copy": 16.0,
+    "reverse": 9.0,
+    "count": 16.0,
+    "table": 10.0,
+    "add": 9.0,
+    "subtract": 15.0,
+    "digits": 5.0,
+    "name": 3.0,
+}
+"""The same for the second lesson: more of what the first left uncertain."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """What a run does; `rows` are each worker's.
 
-    The learning rate rises for `warm_up` steps, stays, and falls from half of the steps on, linearly to 2 %.
+    From step `second_lesson` on the text is the second lesson's. The learning rate rises for `warm_up` steps, stays,
+    and falls from half of the steps on, linearly to 2 %.
     """
 
     steps: int = 2200
@@ -65,7 +83,7 @@ class Plan:
     seed: int = 3
     save_every: int = 100
     exam_every: int = 200
-    mix: Mapping[str, float] = field(default_factory=lambda: MIX)
+    second_lesson: int = 1700
 
     def scale(self, step: int) -> float:
         """The learning rate's share at a step counted from 0."""
@@ -138,7 +156,8 @@ class Trainer:
         plan = self.plan
         share = plan.scale(self.step)
         self.model.train()
-        batch = self.packer.batch(plan.mix)
+        lesson = 1 if self.step < plan.second_lesson else 2
+        batch = self.packer.batch(FIRST_MIX if lesson == 1 else SECOND_MIX, lesson)
         result = losses(self.model, batch, plan.further_weight)
         result.total.backward()  # type: ignore[no-untyped-call]
         experts = [block.mlp for block in self.model.layers if isinstance(block.mlp, Experts)]
