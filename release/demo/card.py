@@ -44,9 +44,9 @@ is not a small Ling-3.0: it shares no weights with it, and knows nothing but the
 ## Training
 
 One command, `python -m release.demo.train --out DIR`: {steps} steps of {workers} x {rows} rows of {time} tokens on two
-CPU cores, text drawn anew for every step, seed {seed}; from step {second} on a second lesson with more of what the first
-left uncertain. No text from anywhere else was used. Rounding may differ between
-processors, so a repeated run gives an equivalent model, not the same bits.
+CPU cores, text drawn anew for every step, seed {seed}; from step {second} on a second lesson with more of what the
+first left uncertain. No text from anywhere else was used. Rounding may differ between processors, so a repeated run
+gives an equivalent model, not the same bits.
 
 ## Figures
 

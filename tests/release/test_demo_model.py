@@ -124,7 +124,7 @@ def test_document_sees_its_neighbour_in_a_packed_row(lively: Ling) -> None:
 
 
 def test_decoding_token_by_token_drifts_from_the_whole_row(lively: Ling) -> None:
-    ids = random_ids(64)
+    ids = random_ids(48)
     whole, _ = logits_of(lively, ids)
     states = lively.new_states()
     with torch.no_grad():
@@ -142,7 +142,7 @@ def test_checkpoint_computes_something_else_in_the_reference(
         folder = tmp_path
         save_checkpoint(lively, tokenizer, folder)
     model, _ = load_checkpoint(folder)
-    ids = random_ids(64)
+    ids = random_ids(48)
     trunk, further = logits_of(model, ids)
     oracle = reference.M(str(folder))
     hidden, wanted = oracle.forward(ids)
