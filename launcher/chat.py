@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TextIO
 
-from launcher.errors import ContextFull, UsageError
+from launcher.errors import EXIT_SIGTERM, ContextFull, UsageError
 from launcher.generate import StopReason
 from launcher.model import Talk
 from launcher.progress import Progress, format_bytes
 from launcher.reply import Kind, Piece
-from launcher.streaming import EXIT_SIGINT, EXIT_SIGTERM, Caught, stream_reply
+from launcher.streaming import Caught, stream_reply
 from launcher.terminal import Console
 
 COMMANDS = ("/help", "/reset", "/stats", "/think", "/quit")
@@ -75,8 +75,8 @@ def answer_once(talk: Talk, console: Console, question: str) -> int:
         MindnanoError: the question cannot be answered.
     """
     caught = _reply(talk, console, question)
-    if caught.number is not None:
-        return _signal_code(caught)
+    if caught.exit_code:
+        return caught.exit_code
     reason = talk.conversation.stats.reason
     if reason is StopReason.CONTEXT:
         console.say("chat-context-once", context=talk.context)
@@ -129,7 +129,7 @@ def run_chat(talk: Talk, console: Console, read_line: Callable[[], str]) -> int:
         except ContextFull:
             console.say("chat-context", context=talk.context)
             continue
-        if caught.number is not None and _signal_code(caught) == EXIT_SIGTERM:
+        if caught.exit_code == EXIT_SIGTERM:
             return EXIT_SIGTERM
         _say_reason(talk, console)
 
@@ -182,7 +182,3 @@ def _command(talk: Talk, console: Console, line: str) -> None:
         console.say(slug, state="on" if conversation.thinking else "off")
     else:
         console.say("chat-unknown", command=words[0])
-
-
-def _signal_code(caught: Caught) -> int:
-    return EXIT_SIGINT if caught.number == 2 else EXIT_SIGTERM

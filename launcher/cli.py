@@ -15,12 +15,9 @@ from types import FrameType
 from typing import TextIO
 
 from launcher import __version__
-from launcher.errors import InternalError, MindnanoError
+from launcher.errors import EXIT_SIGINT, EXIT_SIGTERM, InternalError, MindnanoError
 from launcher.messages import Catalogue, Language
 from launcher.options import ColorMode, Command, Options, language_of, parse
-
-EXIT_SIGINT = 130
-EXIT_SIGTERM = 143
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -5,7 +5,10 @@ The codes are a promise to scripts. ``mindnano-infer --help-exit-codes`` prints 
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final
+
+EXIT_SIGINT: Final = 130
+EXIT_SIGTERM: Final = 143
 
 
 class MindnanoError(Exception):
@@ -94,4 +97,4 @@ class EngineCrash(MindnanoError):
 class Cancelled(MindnanoError):
     """Work stopped because it was asked to stop."""
 
-    exit_code: ClassVar[int] = 130
+    exit_code: ClassVar[int] = EXIT_SIGINT

@@ -15,11 +15,8 @@ from queue import SimpleQueue
 from types import FrameType
 
 from launcher.conversation import Conversation
-from launcher.errors import InternalError
+from launcher.errors import EXIT_SIGINT, EXIT_SIGTERM, InternalError
 from launcher.reply import Piece
-
-EXIT_SIGINT = 130
-EXIT_SIGTERM = 143
 
 
 @dataclass(slots=True)
@@ -27,6 +24,13 @@ class Caught:
     """The signal that asked for a stop, if one did."""
 
     number: int | None = None
+
+    @property
+    def exit_code(self) -> int:
+        """What the program exits with if it ends because of this; 0 without a signal."""
+        if self.number is None:
+            return 0
+        return EXIT_SIGINT if self.number == signal.SIGINT else EXIT_SIGTERM
 
 
 @dataclass(frozen=True, slots=True)
