@@ -87,7 +87,7 @@ PRESETS: Mapping[str, Preset] = {
 
 def make_checkpoint(
     folder: Path,
-    preset: str = "micro",
+    preset: str | Preset = "micro",
     *,
     dtype: str = "F32",
     seed: int = 0,
@@ -98,12 +98,13 @@ def make_checkpoint(
     """Writes a checkpoint folder and returns it.
 
     Args:
+        preset: a name in ``PRESETS``, or dimensions of one's own.
         dtype: ``F32``, ``F16`` or ``BF16``; decay parameters and expert biases stay F32 as in the released model.
         mtp: whether there is an MTP layer.
         shards: number of weight files; more than one comes with an index.
         branch: scale of the matrices that end a residual branch; small values give a calm model.
     """
-    chosen = PRESETS[preset]
+    chosen = PRESETS[preset] if isinstance(preset, str) else preset
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "config.json", config_json(chosen, mtp=mtp))
     write_json(folder / "tokenizer.json", tokenizer_json(chosen.vocabulary))
