@@ -6,6 +6,19 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+
+void l3_memory_forbid(void *p, size_t bytes) { ASAN_POISON_MEMORY_REGION(p, bytes); }
+
+static void allow(void *p, size_t bytes) { ASAN_UNPOISON_MEMORY_REGION(p, bytes); }
+#else
+static void allow(void *p, size_t bytes) {
+    (void)p;
+    (void)bytes;
+}
+#endif
+
 #ifdef L3_DEBUG
 static _Thread_local unsigned frozen;
 
@@ -42,6 +55,7 @@ void *l3_pages_alloc(uint64_t bytes) {
 
 void l3_pages_free(void *p, uint64_t bytes) {
     if (p != NULL) {
+        allow(p, (size_t)bytes);
         munmap(p, (size_t)bytes);
     }
 }

@@ -13,6 +13,19 @@ void l3_free(void *p);
 void *l3_pages_alloc(uint64_t bytes);
 void l3_pages_free(void *p, uint64_t bytes);
 
+/* Builds with AddressSanitizer leave room between the buffers of one allocation and make every access to it an error,
+ * so that a kernel that runs over its own buffer is seen. Others leave none. */
+#if defined(__SANITIZE_ADDRESS__)
+#define L3_REDZONE 64u
+void l3_memory_forbid(void *p, size_t bytes);
+#else
+#define L3_REDZONE 0u
+static inline void l3_memory_forbid(void *p, size_t bytes) {
+    (void)p;
+    (void)bytes;
+}
+#endif
+
 /* Evaluation allocates nothing; these say where it starts and ends. They nest, per thread. */
 void l3_memory_freeze(void);
 void l3_memory_thaw(void);

@@ -6,6 +6,7 @@
 #include "base/bytes.h"
 #include "base/cpu.h"
 #include "base/error.h"
+#include "base/memory.h"
 #include "session/session.h"
 
 #define ALIGNMENT 64u
@@ -36,12 +37,15 @@ static void *take(layout *l, const char *term, uint64_t count, uint64_t each, si
     uint64_t bytes;
     uint64_t end;
     if (!l3_mul_u64(count, each, &bytes) || !l3_mul_u64(bytes, size, &bytes) || bytes > UINT64_MAX / 4 ||
-        !l3_add_u64(at, (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT, &end) || end > UINT64_MAX / 4) {
+        !l3_add_u64(at, (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT + L3_REDZONE, &end) || end > UINT64_MAX / 4) {
         l->overflow = true;
         return NULL;
     }
     add_term(l->plan, term, end - at);
     l->used = end;
+    if (l->base != NULL) {
+        l3_memory_forbid(l->base + at + bytes, (size_t)(end - at - bytes));
+    }
     return l->base != NULL ? l->base + at : NULL;
 }
 
