@@ -53,6 +53,7 @@ def save_checkpoint(model: Ling, tokenizer: Tokenizer, folder: Path, *, dtype: t
     }
     partial = folder / "model.safetensors.partial"
     save_file(dict(sorted(stored.items())), partial, metadata={"format": "pt"})
+    partial.chmod(0o644)
     partial.replace(folder / "model.safetensors")
     end, padding = id_of(tokenizer, END_OF_TURN), id_of(tokenizer, PADDING)
     config = model.architecture.config(end_of_turn=end, padding=padding)
