@@ -113,8 +113,7 @@ def test_configs_within_bounds_must_fit_the_tensors(bench: Workbench) -> None:
     image = bench.image
     harmless = {"max_position", "max_context", "norm_topk_prob", "experts_per_token", "stop_count"}
     refusals = 0
-    for name, kind in abi.CConfig._fields_[:26]:
-        assert kind is abi.c_uint32
+    for name in [field[0] for field in abi.CConfig._fields_[:26]]:
         for value in (0, 1, 2, 3, 8, 16, 24, 31, 33, 40, 64, 128, 256, 320, 327, 512, 1024):
             if name == "max_context" and 0 < value < 6:
                 continue  # possible, but less than the driver needs
