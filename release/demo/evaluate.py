@@ -6,6 +6,7 @@ text after `</think>` equals the one right answer. The drafts of the MTP layer a
 
 import argparse
 import json
+import random
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,16 +16,23 @@ import torch
 from tokenizers import Tokenizer
 
 from release.demo.checkpoint import CHECKPOINT, load_checkpoint
-from release.demo.conversation import END_OF_TURN, Conversation, prompt
+from release.demo.conversation import END_OF_TURN, Conversation, draw_conversation, prompt
 from release.demo.drawing import Turn
 from release.demo.exam import Cell, Judged, cells, held_out_conversations, judge
 from release.demo.model import Ling
 from release.demo.paraphrases import EXAMPLES, PARAPHRASES
 from release.demo.speculation import NOTHING, Acceptance, acceptance
+from release.demo.tasks import TASKS
 from release.demo.tokenizer import id_of
 
 DRAFTED_PER_CELL = 25
 """Replies per cell on which drafting is measured."""
+
+LONG_TURNS = (6, 10, 16)
+"""Lengths of the long conversations; the rows of the training text hold about six turns."""
+
+LONG_COUNT = 60
+"""Long conversations of each length."""
 
 
 def _draft_shares(model: Ling, tokenizer: Tokenizer, judged: Sequence[Judged]) -> dict[str, list[float]]:
@@ -60,6 +68,26 @@ def _written(
     return rows
 
 
+def _long_conversations(model: Ling, tokenizer: Tokenizer, seed: int) -> list[dict[str, Any]]:
+    """The last answer after many turns of any kind, language and wording, all held out."""
+    rows = []
+    for turns in LONG_TURNS:
+        rng = random.Random(f"{seed} {turns} turns")
+        mix = dict.fromkeys(TASKS, 1.0)
+        drawn = [draw_conversation(rng, mix, held_out=True, turns=turns) for _ in range(LONG_COUNT)]
+        asked = [(Cell(task=f"{turns} turns", chinese=False, thinking=item.thinking), item) for item in drawn]
+        judged = judge(model, tokenizer, asked)
+        tokens = [len(tokenizer.encode(prompt(item), add_special_tokens=False).ids) for item in drawn]
+        rows.append(
+            {
+                "turns": turns,
+                "tokens": round(sum(tokens) / len(tokens)),
+                "right": sum(item.right for item in judged) / len(judged),
+            }
+        )
+    return rows
+
+
 def figures(folder: Path, count: int, seed: int) -> dict[str, Any]:
     """All figures of a checkpoint as a JSON value."""
     model, tokenizer = load_checkpoint(folder)
@@ -82,6 +110,7 @@ def figures(folder: Path, count: int, seed: int) -> dict[str, Any]:
             if not item.right
         ],
         "drafts": _draft_shares(model, tokenizer, judged),
+        "long": _long_conversations(model, tokenizer, seed),
         "examples": _written(model, tokenizer, EXAMPLES),
         "paraphrases": _written(model, tokenizer, PARAPHRASES),
     }
@@ -99,6 +128,9 @@ def table(report: dict[str, Any]) -> str:
     lines += ["", "| drafts accepted | first | first two | first three |", "|---|---:|---:|---:|"]
     for task, shares_of in report["drafts"].items():
         lines.append(f"| {task} | {' | '.join(f'{100 * share:.1f}' for share in shares_of)} |")
+    lines += ["", "| long conversations | tokens, mean | last answer right |", "|---|---:|---:|"]
+    for row in report["long"]:
+        lines.append(f"| {row['turns']} turns | {row['tokens']} | {100 * row['right']:.1f} |")
     right = sum(row["right"] for row in report["paraphrases"])
     count = len(report["paraphrases"])
     lines += ["", f"Hand-written paraphrases (after the two held-out examples): {right} of {count} right.", ""]
