@@ -1,5 +1,5 @@
 """A whole model gives the same bits on every machine: x86-64 here, aarch64 under emulation, with and without the dot
-product instruction."""
+product instruction. A C driver also looks at what the public interface does not show."""
 
 from __future__ import annotations
 
@@ -47,13 +47,18 @@ def hashes(models: Models) -> Hashes:
 
 
 @pytest.fixture(scope="module")
+def native_driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_executable([DRIVER], "model_driver", out=tmp_path_factory.mktemp("native"))
+
+
+@pytest.fixture(scope="module")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_executable([DRIVER], "model_driver", "aarch64", static=True, out=tmp_path_factory.mktemp("arm"))
 
 
 def run(command: list[str], package: Path, simd: str, ids: list[int], *, threads: int = 1, chunk: int = 0) -> Lines:
     """Results of the driver by name."""
-    result = run_program([*command, package, simd, str(threads), str(chunk), *map(str, ids)])
+    result = run_program([*command, "eval", package, simd, str(threads), str(chunk), *map(str, ids)])
     assert result.returncode == 0, result.stderr
     return dict(line.split(" ") for line in result.stdout.splitlines())
 
@@ -84,6 +89,31 @@ def test_neon_is_refused_by_name_where_it_cannot_run(models: Models, driver: Pat
     command = aarch64_command(driver, cpu="cortex-a72")
     if command == [str(driver)]:
         pytest.skip("this machine is an aarch64 one; its processor is what it is")
-    result = run_program([*command, models.package_path("micro", "w8a8"), "neon", "1", "0", "1", "2"])
+    result = run_program([*command, "eval", models.package_path("micro", "w8a8"), "neon", "1", "0", "1", "2"])
     assert result.returncode == 1
     assert "neon" in result.stderr
+
+
+def test_rotary_angles_are_exact_to_the_end_of_the_context(models: Models, native_driver: Path, driver: Path) -> None:
+    """An angle in float32 would be off by 1e-2 at the last position. The C libraries of the two builds are different
+    ones, so equal bits also say that the result does not hang on them."""
+    package = models.package_path("micro", "f32")
+    positions = [*range(0, 262144, 997), 131071, 131072, 262142, 262143]
+    command = ["rotation", package, *map(str, positions)]
+    native, foreign = run_program([native_driver, *command]), run_program([*aarch64_command(driver), *command])
+    assert native.returncode == 0, native.stderr
+    assert foreign.stdout == native.stdout
+    words = [[int(word, 16) for word in line.split()] for line in native.stdout.splitlines()]
+    actual = np.array(words, dtype=np.uint32).view(np.float32)
+    dimensions = models.dimensions("micro")
+    angles = np.outer(positions, dimensions.rope_theta ** (-np.arange(0, dimensions.rope, 2) / dimensions.rope))
+    np.testing.assert_allclose(actual[:, 0::2], np.cos(angles), rtol=0, atol=1e-7)
+    np.testing.assert_allclose(actual[:, 1::2], np.sin(angles), rtol=0, atol=1e-7)
+
+
+def test_the_state_hash_sees_every_part(models: Models, native_driver: Path) -> None:
+    """Otherwise equal hashes in other tests would say little."""
+    result = run_program([native_driver, "state", models.package_path("micro", "f32")])
+    assert result.returncode == 0, result.stderr
+    parts = ("tokens", "kda_state", "conv_state", "kv_cache", "mtp_cache")
+    assert result.stdout.splitlines() == [f"{name} seen" for name in parts]

@@ -157,8 +157,8 @@ def test_widths_that_fill_no_vector_register_agree(library: Library, tmp_path: P
             assert_close(result.mtp_logits, draft.logits)
 
 
-def test_a_long_context_keeps_the_angles_exact(models: Models) -> None:
-    """Beyond a thousand tokens, angles and frequencies in float32 would show."""
+def test_a_long_prompt_agrees(models: Models) -> None:
+    """Sixteen chunks and a thousand positions to attend to, to the last place of the context."""
     count = models.preset("micro").max_position * 2
     ids = prompt(count, models.preset("micro").vocabulary, seed=5)
     trunk = Reference(models.dimensions("micro"), models.weights("micro")).forward(ids)
