@@ -39,34 +39,44 @@ static inline void unpack_q4(const uint8_t *block, __m256i w[8]) {
 }
 
 /* maddubs wants one unsigned side: |w| and a with the sign of w. 127 * 127 * 2 fits 16 bits. */
-static inline __m256i group_q8(const uint8_t *block, const int8_t *q) {
+static inline __m256i group_q8(const __m256i w[8], const int8_t *q) {
     const __m256i one = _mm256_set1_epi16(1);
     __m256i sum = _mm256_setzero_si256();
     for (size_t c = 0; c < 8; c++) {
-        __m256i w = load256(block + 16 + 32 * c);
-        __m256i a = _mm256_sign_epi8(spread4(q + 4 * c), w);
-        sum = _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_abs_epi8(w), a), one));
+        __m256i a = _mm256_sign_epi8(spread4(q + 4 * c), w[c]);
+        sum = _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_abs_epi8(w[c]), a), one));
     }
     return sum;
+}
+
+static inline void load_q8(const uint8_t *block, __m256i w[8]) {
+    for (size_t c = 0; c < 8; c++) {
+        w[c] = load256(block + 16 + 32 * c);
+    }
 }
 
 static inline __m256 weight_scales(const uint8_t *block) {
     return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)block));
 }
 
-/* `count` operands (1 or 4) share one pass over the tile. */
-static inline void tile_q4(const uint8_t *tile, uint32_t k, const l3_operand *operands, uint32_t count, size_t at,
-                           size_t rows) {
+/* `count` operands (1 or 4) share one pass over the tile. q4 is a constant in every call. */
+static inline void tile_integer(const uint8_t *tile, uint32_t k, const l3_operand *operands, uint32_t count, size_t at,
+                                size_t rows, bool q4) {
     __m256 sum[4];
     for (uint32_t t = 0; t < count; t++) {
         sum[t] = _mm256_setzero_ps();
     }
-    for (size_t g = 0; g < k / L3_GROUP; g++, tile += L3_Q4_BLOCK) {
+    for (size_t g = 0; g < k / L3_GROUP; g++, tile += q4 ? L3_Q4_BLOCK : L3_Q8_BLOCK) {
         __m256 scales = weight_scales(tile);
         __m256i w[8];
-        unpack_q4(tile, w);
+        if (q4) {
+            unpack_q4(tile, w);
+        } else {
+            load_q8(tile, w);
+        }
         for (uint32_t t = 0; t < count; t++) {
-            __m256i whole = group_q4(w, operands[t].q + g * L3_GROUP, operands[t].sum8[g]);
+            const int8_t *q = operands[t].q + g * L3_GROUP;
+            __m256i whole = q4 ? group_q4(w, q, operands[t].sum8[g]) : group_q8(w, q);
             sum[t] = accumulate(sum[t], whole, scales, operands[t].scale[g]);
         }
     }
@@ -75,51 +85,30 @@ static inline void tile_q4(const uint8_t *tile, uint32_t k, const l3_operand *op
     }
 }
 
-static inline void tile_q8(const uint8_t *tile, uint32_t k, const l3_operand *operands, uint32_t count, size_t at,
-                           size_t rows) {
-    __m256 sum[4];
-    for (uint32_t t = 0; t < count; t++) {
-        sum[t] = _mm256_setzero_ps();
-    }
-    for (size_t g = 0; g < k / L3_GROUP; g++, tile += L3_Q8_BLOCK) {
-        __m256 scales = weight_scales(tile);
-        for (uint32_t t = 0; t < count; t++) {
-            sum[t] = accumulate(sum[t], group_q8(tile, operands[t].q + g * L3_GROUP), scales, operands[t].scale[g]);
+static inline void matmul_integer(const uint8_t *data, uint64_t tile_bytes, uint32_t k, uint32_t first_tile,
+                                  uint32_t tiles, uint32_t last_rows, const l3_operand *operands, uint32_t n,
+                                  bool q4) {
+    for (uint32_t tile = 0; tile < tiles; tile++, data += tile_bytes) {
+        size_t at = 8 * ((size_t)first_tile + tile);
+        size_t rows = tile + 1 == tiles ? last_rows : 8;
+        uint32_t t = 0;
+        for (; t + 4 <= n; t += 4) {
+            tile_integer(data, k, operands + t, 4, at, rows, q4);
         }
-    }
-    for (uint32_t t = 0; t < count; t++) {
-        store_n(operands[t].y + at, sum[t], rows);
+        for (; t < n; t++) {
+            tile_integer(data, k, operands + t, 1, at, rows, q4);
+        }
     }
 }
 
 static void matmul_q8(const uint8_t *data, uint64_t tile_bytes, uint32_t k, uint32_t first_tile, uint32_t tiles,
                       uint32_t last_rows, const l3_operand *operands, uint32_t n) {
-    for (uint32_t tile = 0; tile < tiles; tile++, data += tile_bytes) {
-        size_t at = 8 * ((size_t)first_tile + tile);
-        size_t rows = tile + 1 == tiles ? last_rows : 8;
-        uint32_t t = 0;
-        for (; t + 4 <= n; t += 4) {
-            tile_q8(data, k, operands + t, 4, at, rows);
-        }
-        for (; t < n; t++) {
-            tile_q8(data, k, operands + t, 1, at, rows);
-        }
-    }
+    matmul_integer(data, tile_bytes, k, first_tile, tiles, last_rows, operands, n, false);
 }
 
 static void matmul_q4(const uint8_t *data, uint64_t tile_bytes, uint32_t k, uint32_t first_tile, uint32_t tiles,
                       uint32_t last_rows, const l3_operand *operands, uint32_t n) {
-    for (uint32_t tile = 0; tile < tiles; tile++, data += tile_bytes) {
-        size_t at = 8 * ((size_t)first_tile + tile);
-        size_t rows = tile + 1 == tiles ? last_rows : 8;
-        uint32_t t = 0;
-        for (; t + 4 <= n; t += 4) {
-            tile_q4(data, k, operands + t, 4, at, rows);
-        }
-        for (; t < n; t++) {
-            tile_q4(data, k, operands + t, 1, at, rows);
-        }
-    }
+    matmul_integer(data, tile_bytes, k, first_tile, tiles, last_rows, operands, n, true);
 }
 
 const l3_kernels l3_kernels_avx2 = L3_KERNEL_TABLE("avx2", l3_cpu_has_avx2);
