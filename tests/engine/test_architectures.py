@@ -99,7 +99,7 @@ def test_rotary_angles_are_exact_to_the_end_of_the_context(models: Models, nativ
     ones, so equal bits also say that the result does not hang on them."""
     package = models.package_path("micro", "f32")
     positions = [*range(0, 262144, 997), 131071, 131072, 262142, 262143]
-    command = ["rotation", package, *map(str, positions)]
+    command: list[str | Path] = ["rotation", package, *map(str, positions)]
     native, foreign = run_program([native_driver, *command]), run_program([*aarch64_command(driver), *command])
     assert native.returncode == 0, native.stderr
     assert foreign.stdout == native.stdout

@@ -96,9 +96,10 @@ class Models:
         return self._packages[name, recipe]
 
     def close(self) -> None:
-        """Closes the packages."""
+        """Closes the packages and deletes all files: pytest would keep the folders of several runs."""
         for package in self._packages.values():
             package.close()
+        shutil.rmtree(self._folder)
 
 
 def prompt(count: int, vocabulary: int, seed: int = 0) -> list[int]:

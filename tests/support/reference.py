@@ -331,12 +331,14 @@ class Reference:
 
 def rms_norm(x: Array, weight: Array, eps: float) -> Array:
     """weight x / sqrt(mean(x^2) + eps) over the last axis."""
-    return weight * x / np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + eps)
+    root: Array = np.sqrt(np.mean(x * x, axis=-1, keepdims=True) + eps)
+    return weight * x / root
 
 
 def l2_norm(x: Array) -> Array:
     """x / sqrt(sum(x^2) + eps) over the last axis."""
-    return x / np.sqrt(np.sum(x * x, axis=-1, keepdims=True) + L2_EPS)
+    root: Array = np.sqrt(np.sum(x * x, axis=-1, keepdims=True) + L2_EPS)
+    return x / root
 
 
 def sigmoid(x: Array) -> Array:
@@ -352,8 +354,9 @@ def silu(x: Array) -> Array:
 
 def softmax(x: Array) -> Array:
     """Over the last axis."""
-    e = np.exp(x - x.max(axis=-1, keepdims=True))
-    return e / e.sum(axis=-1, keepdims=True)
+    e: Array = np.exp(x - x.max(axis=-1, keepdims=True))
+    total: Array = e.sum(axis=-1, keepdims=True)
+    return e / total
 
 
 def rotate(x: Array, angles: Array) -> Array:
