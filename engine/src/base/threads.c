@@ -17,6 +17,13 @@
  * microseconds apart: sleeping in between would cost more than the work. */
 #define SPIN_ROUNDS 4000
 
+/* The state of the current loop in one word, so that joining it is one step: its number, whether it can still be
+ * joined, and how many helpers are in it. The description below changes only while nobody is in and nobody can join;
+ * the caller closes the loop when the items have run out and waits for those inside, never for those who are late. */
+#define LOOP_NUMBER(state) ((uint32_t)((state) >> 32))
+#define LOOP_OPEN ((uint64_t)1 << 31)
+#define LOOP_ACTIVE (LOOP_OPEN - 1)
+
 struct l3_pool {
     uint32_t threads; /* the caller included */
     uint32_t started;
@@ -27,10 +34,10 @@ struct l3_pool {
     void *context;
     uint32_t count;
     uint32_t grain;
-    _Atomic uint32_t next;       /* first item not yet handed out */
-    _Atomic uint32_t generation; /* odd/even does not matter; a change starts a loop */
-    _Atomic uint32_t finished;   /* helpers that are done with the current loop */
+    _Atomic uint32_t next; /* first item not yet handed out */
+    _Atomic uint64_t state;
     _Atomic uint32_t sleepers;
+    _Atomic bool waking; /* sleepers have been called and have not yet risen */
     _Atomic bool stop;
     pthread_mutex_t lock;
     pthread_cond_t wake;
@@ -65,21 +72,38 @@ static void work(l3_pool *pool, uint32_t thread) {
     }
 }
 
-/* Returns when the generation differs from `seen` or the pool stops. */
-static void wait_for_loop(l3_pool *pool, uint32_t seen) {
+/* Waits for a loop other than number `seen`, or for the end; returns the state that was found. */
+static uint64_t wait_for_loop(l3_pool *pool, uint32_t seen) {
+    uint64_t state;
     for (int i = 0; i < SPIN_ROUNDS; i++) {
-        if (atomic_load_explicit(&pool->generation, memory_order_acquire) != seen) {
-            return;
+        state = atomic_load_explicit(&pool->state, memory_order_acquire);
+        if (LOOP_NUMBER(state) != seen) {
+            return state;
         }
         cpu_relax();
     }
     pthread_mutex_lock(&pool->lock);
     atomic_fetch_add(&pool->sleepers, 1);
-    while (atomic_load(&pool->generation) == seen && !atomic_load(&pool->stop)) {
+    atomic_store(&pool->waking, false); /* a call that came before must not keep the next one from being made */
+    while (LOOP_NUMBER(state = atomic_load(&pool->state)) == seen && !atomic_load(&pool->stop)) {
         pthread_cond_wait(&pool->wake, &pool->lock);
     }
     atomic_fetch_sub(&pool->sleepers, 1);
+    atomic_store(&pool->waking, false);
     pthread_mutex_unlock(&pool->lock);
+    return state;
+}
+
+/* Joins the loop that was found, unless it has been closed. */
+static bool join_loop(l3_pool *pool, uint64_t state) {
+    uint32_t number = LOOP_NUMBER(state);
+    while ((state & LOOP_OPEN) != 0 && LOOP_NUMBER(state) == number) {
+        if (atomic_compare_exchange_weak_explicit(&pool->state, &state, state + 1, memory_order_acquire,
+                                                  memory_order_acquire)) {
+            return true;
+        }
+    }
+    return false;
 }
 
 static void *worker_main(void *argument) {
@@ -92,13 +116,15 @@ static void *worker_main(void *argument) {
         (void)pthread_setaffinity_np(pthread_self(), sizeof start.cores, &start.cores);
     }
     for (;;) {
-        wait_for_loop(pool, seen);
+        uint64_t state = wait_for_loop(pool, seen);
         if (atomic_load(&pool->stop)) {
             return NULL;
         }
-        seen = atomic_load_explicit(&pool->generation, memory_order_acquire);
-        work(pool, start.thread);
-        atomic_fetch_add_explicit(&pool->finished, 1, memory_order_release);
+        seen = LOOP_NUMBER(state);
+        if (join_loop(pool, state)) {
+            work(pool, start.thread);
+            atomic_fetch_sub_explicit(&pool->state, 1, memory_order_release);
+        }
     }
 }
 
@@ -160,7 +186,6 @@ void l3_pool_destroy(l3_pool *pool) {
     }
     pthread_mutex_lock(&pool->lock);
     atomic_store(&pool->stop, true);
-    atomic_fetch_add(&pool->generation, 1);
     pthread_cond_broadcast(&pool->wake);
     pthread_mutex_unlock(&pool->lock);
     for (uint32_t i = 1; i <= pool->started; i++) {
@@ -175,13 +200,35 @@ void l3_pool_destroy(l3_pool *pool) {
 
 uint32_t l3_pool_threads(const l3_pool *pool) { return pool->threads; }
 
+uint32_t l3_pool_grain(const l3_pool *pool, uint32_t count, uint64_t bytes_per_item) {
+    /* What a core reads in the time that it takes to share a loop out. */
+    const uint64_t least_bytes = 32768;
+    uint64_t least = bytes_per_item > 0 ? least_bytes / bytes_per_item + 1 : count;
+    uint64_t fair = count / (pool->threads * 8u);
+    uint64_t grain = fair > least ? fair : least;
+    return grain < UINT32_MAX ? (uint32_t)grain : UINT32_MAX;
+}
+
+/* Opens the next loop, whose description is complete, and calls the sleepers. */
+static void open_loop(l3_pool *pool) {
+    uint64_t state = atomic_load_explicit(&pool->state, memory_order_relaxed);
+    uint64_t number = (uint64_t)LOOP_NUMBER(state) + 1;
+    /* Sequentially consistent against the sleepers' check under the lock: either it sees the new loop, or we see it
+     * asleep. */
+    atomic_store(&pool->state, (number << 32) | LOOP_OPEN);
+    if (atomic_load(&pool->sleepers) > 0 && !atomic_exchange(&pool->waking, true)) {
+        pthread_mutex_lock(&pool->lock);
+        pthread_cond_broadcast(&pool->wake);
+        pthread_mutex_unlock(&pool->lock);
+    }
+}
+
 void l3_pool_run(l3_pool *pool, l3_task_fn task, void *context, uint32_t count, uint32_t grain) {
-    uint32_t helpers = pool->started;
     uint32_t spins = 0;
     if (grain == 0) {
         grain = 1;
     }
-    if (helpers == 0 || count <= grain) {
+    if (pool->started == 0 || count <= grain) {
         if (count > 0) {
             task(context, 0, count, 0);
         }
@@ -193,18 +240,10 @@ void l3_pool_run(l3_pool *pool, l3_task_fn task, void *context, uint32_t count, 
     pool->count = count;
     pool->grain = grain;
     atomic_store_explicit(&pool->next, 0, memory_order_relaxed);
-    atomic_store_explicit(&pool->finished, 0, memory_order_relaxed);
-    /* Sequentially consistent against the sleepers' check under the lock: either it sees the new generation, or we
-     * see it asleep. */
-    atomic_fetch_add(&pool->generation, 1);
-    if (atomic_load(&pool->sleepers) > 0) {
-        pthread_mutex_lock(&pool->lock);
-        pthread_cond_broadcast(&pool->wake);
-        pthread_mutex_unlock(&pool->lock);
-    }
+    open_loop(pool);
     work(pool, 0);
-    /* Every helper must have left the loop before its description changes. */
-    while (atomic_load_explicit(&pool->finished, memory_order_acquire) < helpers) {
+    atomic_fetch_and(&pool->state, ~LOOP_OPEN);
+    while ((atomic_load_explicit(&pool->state, memory_order_acquire) & LOOP_ACTIVE) != 0) {
         cpu_relax();
         if (++spins % 1024 == 0) {
             sched_yield(); /* more threads than cores: let the one we wait for run */

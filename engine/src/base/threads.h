@@ -18,6 +18,10 @@ l3_status l3_pool_create(uint32_t threads, const int *cores, uint32_t core_count
 void l3_pool_destroy(l3_pool *pool);
 uint32_t l3_pool_threads(const l3_pool *pool);
 
+/* Items per piece so that a piece is worth sharing: small loops come out as one piece and run on the caller alone.
+ * bytes_per_item: what one item reads or writes, roughly. */
+uint32_t l3_pool_grain(const l3_pool *pool, uint32_t count, uint64_t bytes_per_item);
+
 /* Cuts [0, count) into pieces of `grain` items, hands them out in order and returns when all are done.
  * Which thread does which piece is not fixed; tasks must not let results depend on it.
  * Calls from several threads take turns. */

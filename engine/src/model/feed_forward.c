@@ -121,6 +121,12 @@ static void sort_slots(l3_session *s, uint32_t n) {
     start[0] = 0;
 }
 
+/* One loop over tokens or slots, each of which reads and writes about `values` floats. */
+static void run(ff_work *w, l3_task_fn task, uint32_t count, uint64_t values) {
+    l3_pool *pool = w->span->session->engine->pool;
+    l3_pool_run(pool, task, w, count, l3_pool_grain(pool, count, 4 * values));
+}
+
 /* -- dense or shared: gate and up, then down -- */
 
 static void activate_dense(void *context, uint32_t first, uint32_t last, uint32_t thread) {
@@ -165,7 +171,7 @@ static void dense(ff_work *w) {
     s->b.products[0] = (l3_product){.matrix = &layer->gate, .operands = s->b.operands, .n = n};
     s->b.products[1] = (l3_product){.matrix = &layer->up, .operands = s->b.operands + n, .n = n};
     l3_multiply(s, s->b.products, 2);
-    l3_pool_run(s->engine->pool, activate_dense, w, n, 1);
+    run(w, activate_dense, n, 3ull * layer->gate.rows);
     s->b.products[0] = (l3_product){.matrix = &layer->down, .operands = s->b.operands, .n = n};
     l3_multiply(s, s->b.products, 1);
     s->kernels->add(s->b.x, s->b.wide, (size_t)n * s->config->hidden_size);
@@ -237,7 +243,7 @@ static void mixture(ff_work *w) {
     point_results(shared, s->b.operands, n, s->b.router, c->expert_count);
     s->b.products[0] = (l3_product){.matrix = &layer->router, .operands = shared, .n = n};
     l3_multiply(s, s->b.products, 1);
-    l3_pool_run(s->engine->pool, route_tokens, w, n, 4);
+    run(w, route_tokens, n, 8ull * c->expert_count);
     sort_slots(s, n);
 
     for (uint32_t i = 0; i < slots; i++) {
@@ -254,12 +260,12 @@ static void mixture(ff_work *w) {
     s->b.products[count++] = (l3_product){.matrix = &layer->up, .operands = shared + n, .n = n};
     l3_multiply(s, s->b.products, count);
 
-    l3_pool_run(s->engine->pool, activate_slots, w, slots, 4);
-    l3_pool_run(s->engine->pool, activate_dense, w, n, 1);
+    run(w, activate_slots, slots, 3ull * inner);
+    run(w, activate_dense, n, 3ull * layer->gate.rows);
     count = expert_products(s, &layer->expert_down, s->b.slot_operands, s->b.products);
     s->b.products[count++] = (l3_product){.matrix = &layer->down, .operands = s->b.operands, .n = n};
     l3_multiply(s, s->b.products, count);
-    l3_pool_run(s->engine->pool, combine, w, n, 1);
+    run(w, combine, n, (2ull * c->experts_per_token + 4) * c->hidden_size);
 }
 
 void l3_feed_forward(const l3_span *span, const l3_layer *layer, uint32_t moe_index) {

@@ -22,7 +22,9 @@ static void norm_rows(void *context, uint32_t first, uint32_t last, uint32_t thr
 
 void l3_norm_tokens(const l3_span *span, const float *x, const float *w, float *out) {
     norm_work work = {.session = span->session, .x = x, .w = w, .out = out};
-    l3_pool_run(span->session->engine->pool, norm_rows, &work, span->count, 8);
+    l3_pool *pool = span->session->engine->pool;
+    l3_pool_run(pool, norm_rows, &work, span->count,
+                l3_pool_grain(pool, span->count, 8ull * span->session->config->hidden_size));
 }
 
 void l3_trunk(const l3_span *span, const int32_t *ids) {

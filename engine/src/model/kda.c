@@ -88,7 +88,9 @@ void l3_kda(const l3_span *span, const l3_layer *layer, uint32_t kda_index) {
     }
     l3_multiply(s, s->b.products, 6);
     work.state = s->b.kda_state + (size_t)kda_index * c->head_count * c->head_dim * c->head_dim;
-    l3_pool_run(s->engine->pool, run_heads, &work, c->head_count, 1);
+    /* A head goes over its state for every token. */
+    l3_pool_run(s->engine->pool, run_heads, &work, c->head_count,
+                l3_pool_grain(s->engine->pool, c->head_count, 4ull * n * c->head_dim * c->head_dim));
     memcpy(conv_state, s->b.conv_in + n * 3 * p, history * 3 * p * sizeof(float));
 
     for (uint32_t t = 0; t < n; t++) {

@@ -60,14 +60,14 @@ static void multiply_tiles(void *context, uint32_t first, uint32_t last, uint32_
 void l3_multiply(const l3_session *s, l3_product *products, uint32_t count) {
     multiplication work = {.kernels = s->kernels, .products = products, .count = count};
     uint32_t total = 0;
-    uint32_t grain;
+    uint64_t bytes = 0;
     for (uint32_t i = 0; i < count; i++) {
+        const l3_matrix *m = products[i].matrix;
         products[i].first_tile = total;
-        total += tiles_of(products[i].matrix);
+        total += tiles_of(m);
+        bytes += tiles_of(m) * m->tile_bytes * products[i].n;
     }
-    /* About eight pieces per thread: small enough to even out, large enough not to count. */
-    grain = total / (s->engine->threads * 8);
-    l3_pool_run(s->engine->pool, multiply_tiles, &work, total, grain > 0 ? grain : 1);
+    l3_pool_run(s->engine->pool, multiply_tiles, &work, total, l3_pool_grain(s->engine->pool, total, bytes / total));
 }
 
 /* One row of the embedding. The tokens were checked against vocab_size. */

@@ -98,16 +98,16 @@ static void attend(mla_work *w) {
     l3_session *s = w->span->session;
     const l3_config *c = s->config;
     l3_pool *pool = s->engine->pool;
-    uint32_t threads = s->engine->threads;
     if (w->span->count == 1) {
         uint32_t n = visible(w->span, 0);
         uint32_t columns = c->kv_lora_rank / 8;
-        l3_pool_run(pool, score_positions, w, n, n / (threads * 4) + 16);
-        l3_pool_run(pool, soften_heads, w, c->head_count, c->head_count / threads + 1);
-        l3_pool_run(pool, mix_columns, w, columns, n < 64 ? columns : columns / (threads * 4) + 1);
+        l3_pool_run(pool, score_positions, w, n, l3_pool_grain(pool, n, w->row_bytes * c->head_count / 4));
+        l3_pool_run(pool, soften_heads, w, c->head_count, l3_pool_grain(pool, c->head_count, 8ull * n));
+        l3_pool_run(pool, mix_columns, w, columns, l3_pool_grain(pool, columns, 8ull * n * c->head_count));
     } else {
         uint32_t blocks = (c->head_count + L3_HEAD_BLOCK - 1) / L3_HEAD_BLOCK;
-        l3_pool_run(pool, attend_blocks, w, w->span->count * blocks, 1);
+        uint32_t tasks = w->span->count * blocks;
+        l3_pool_run(pool, attend_blocks, w, tasks, l3_pool_grain(pool, tasks, w->row_bytes * visible(w->span, 0)));
     }
 }
 
