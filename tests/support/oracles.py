@@ -84,6 +84,15 @@ def llama_cpp_convert(folder: Path, target: Path) -> None:
     assert result.returncode == 0, result.stderr[-4000:]
 
 
+def llama_cpp_quantize(source: Path, target: Path) -> None:
+    """Rounds a GGUF file to Q4_0."""
+    import llama_cpp
+
+    parameters = llama_cpp.llama_model_quantize_default_params()
+    parameters.ftype = llama_cpp.LLAMA_FTYPE_MOSTLY_Q4_0
+    assert llama_cpp.llama_model_quantize(str(source).encode(), str(target).encode(), parameters) == 0
+
+
 def llama_cpp_logits(gguf: Path, ids: Sequence[int]) -> Float32:
     """Logits [T, vocabulary] of llama.cpp with a float32 cache."""
     import llama_cpp
