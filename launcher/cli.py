@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -11,38 +12,61 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from types import FrameType
 from typing import TextIO
 
 from launcher import __version__
-from launcher.errors import EXIT_SIGINT, EXIT_SIGTERM, InternalError, MindnanoError
+from launcher.errors import EXIT_SIGINT, EXIT_SIGTERM, InternalError, MindnanoError, ResourceError
 from launcher.messages import Catalogue, Language
 from launcher.options import ColorMode, Command, Options, language_of, parse
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the program and returns its exit code."""
     environ = dict(os.environ)
+    _open_closed_streams()
     _speak_utf8()
     given = sys.argv[1:] if arguments is None else list(arguments)
     texts = Catalogue(Language.ENGLISH)
     try:
         texts = Catalogue(language_of(given, environ))
-        return _run(parse(given, environ), texts, environ)
+        code = _run(parse(given, environ), texts, environ)
+        sys.stdout.flush()  # a full disk shows here at the latest
+        return code
     except MindnanoError as error:
         print(texts.error(error), file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         return EXIT_SIGINT
     except BrokenPipeError:  # the reader of stdout has seen enough
-        with suppress(OSError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _abandon_stdout()
         return 0
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in _FULL:
+            _abandon_stdout()
+            full = ResourceError("output-full", f"cannot write: {error.strerror}", hint="free some space")
+            print(texts.error(full), file=sys.stderr)
+            return full.exit_code
         traceback.print_exc()
         internal = InternalError("internal", repr(error), hint="please report this with the command that led to it")
         print(texts.error(internal), file=sys.stderr)
         return internal.exit_code
+
+
+def _open_closed_streams() -> None:
+    """Gives a stream that was closed at the start to the null device, so that no file opened later takes its number."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115
+
+
+def _abandon_stdout() -> None:
+    """Sends what is still buffered nowhere; the interpreter would complain about it when it ends."""
+    with suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _speak_utf8() -> None:

@@ -197,6 +197,37 @@ def test_closed_stdout_is_no_crash() -> None:
         assert b"Traceback" not in process.stderr.read()
 
 
+@pytest.mark.parametrize("words", [["--version"], ["--check"], ["--demo", "--think", "off", "hello"]])
+def test_full_disk_behind_stdout_is_an_error_and_no_crash(words: list[str]) -> None:
+    require_demo()
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "launcher", *words],
+            stdin=subprocess.DEVNULL,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            env=ENVIRON,
+            cwd=ROOT,
+            check=False,
+        )
+    assert done.returncode == 5
+    assert b"error (output-full)" in done.stderr
+    assert b"Traceback" not in done.stderr
+    assert b"Exception ignored" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "closed", "code"),
+    [("--demo hello", ">&-", 0), ("--demo hello", "2>&-", 0), ("--demo hello", "<&-", 0), ("--demo", "<&-", 2)],
+)
+def test_streams_that_are_closed_from_the_start_are_no_crash(words: str, closed: str, code: int) -> None:
+    require_demo()
+    command = f"exec {sys.executable} -m launcher {words} {closed}"
+    done = subprocess.run(["sh", "-c", command], env=ENVIRON, cwd=ROOT, capture_output=True, check=False)
+    assert done.returncode == code
+    assert b"Traceback" not in done.stderr
+
+
 def test_chat_with_the_built_in_model() -> None:
     require_demo()
     command = [sys.executable, "-m", "launcher", "--demo", "--think", "off", "--max-tokens", "16", "--color", "never"]
