@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import launcher
-from launcher.errors import InternalError, MindnanoError
+from launcher.errors import InternalError, MindnanoError, ResourceError
 
 _INTERRUPTED = 130
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _KV_TYPES = ("f32", "bf16", "fp16")
 _EXIT_CODES = """exit codes:
   0 ok   1 internal error   2 usage   4 checkpoint or package missing, damaged or unsupported
@@ -25,6 +27,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     command: Command = arguments.command
     try:
         command(arguments)
+        if sys.stdout is not None:
+            sys.stdout.flush()  # a full disk shows here at the latest
     except MindnanoError as error:
         return _report(error)
     except KeyboardInterrupt:
@@ -33,6 +37,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         sys.stdout = None  # the reader has gone: nothing more can be said, and closing must not complain
         return 0
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        sys.stdout = None  # as above
+        return _report(ResourceError("output-full", f"cannot write: {error.strerror}", hint="Free some space."))
     except MemoryError:
         print("mindnano: error: not enough memory", file=sys.stderr)
         return 5

@@ -13,7 +13,7 @@ from launcher.engine import Engine, Package, Session
 from launcher.engine_types import EngineOptions, KvType, Logits, SessionOptions
 from launcher.errors import ResourceError, UsageError
 from launcher.progress import Progress
-from release.output import partial_file, require_free_space
+from release.output import check_output_file, partial_file, require_free_space
 
 Float32Array = npt.NDArray[np.float32]
 
@@ -47,9 +47,10 @@ def dump_logits(options: LogitsOptions) -> Path:
     at t + 1, and predicts the token at t + 2. V includes the padding rows of the vocabulary.
 
     Raises:
-        UsageError: the ids are malformed, out of range or more than the package's context.
+        UsageError: the ids are malformed, out of range or more than the package's context, or the output exists.
         PackageError, ResourceError, EngineError: as the engine says.
     """
+    check_output_file(options.output, force=options.force)
     with Package(options.package) as package:
         ids = read_ids(options.ids, package.config.vocab_size)
         if len(ids) > package.config.max_context:

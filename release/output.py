@@ -41,8 +41,7 @@ def partial_file(path: Path, *, force: bool) -> Iterator[BinaryIO]:
         UsageError: the file exists and `force` is off, or it is not a plain file.
         ResourceError: it cannot be written.
     """
-    if path.exists() and (not force or not path.is_file()):
-        raise UsageError("output-exists", f"{path} exists", hint="Give another name, or --force to replace a file.")
+    check_output_file(path, force=force)
     partial = path.with_name(path.name + ".partial")
     with writing(path):
         try:
@@ -56,6 +55,18 @@ def partial_file(path: Path, *, force: bool) -> Iterator[BinaryIO]:
         except BaseException:
             partial.unlink(missing_ok=True)
             raise
+
+
+def check_output_file(path: Path, *, force: bool) -> None:
+    """Refuses, before any work, a file that `partial_file` would not replace.
+
+    Raises:
+        UsageError: as for `partial_file`.
+    """
+    if path.exists() and not path.is_file():
+        raise UsageError("output-exists", f"{path} exists and is not a plain file", hint="Give another name.")
+    if path.exists() and not force:
+        raise UsageError("output-exists", f"{path} exists", hint="Give another name, or --force to replace it.")
 
 
 @contextmanager

@@ -43,6 +43,7 @@ def test_quantise_pack_inspect_and_logits_in_a_row(
         (["inspect", "{tmp}/nothing.l3r"], 4, "nothing.l3r"),
         (["bench", "{tmp}/nothing.l3r"], 4, "nothing.l3r"),
         (["logits", "--package", "{tmp}/nothing.l3r", "--ids", "{tmp}/x", "--out", "{tmp}/y"], 4, "nothing.l3r"),
+        (["logits", "--package", "{tmp}/nothing.l3r", "--ids", "{tmp}/x", "--out", "{tmp}"], 2, "is not a plain file"),
     ],
 )
 def test_errors_have_a_message_a_hint_and_a_code(
@@ -76,6 +77,22 @@ def test_malformed_command_lines_exit_with_2(capsys: pytest.CaptureFixture[str],
         cli.main(arguments)
     assert caught.value.code == 2
     assert capsys.readouterr().out == ""
+
+
+def test_a_full_disk_behind_stdout_exits_with_5() -> None:
+    script = "from release import cli; cli._inspect = lambda arguments: print('x' * 100); raise SystemExit(cli.main())"
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", script, "inspect", "x.l3r"],
+            cwd=ROOT,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+    assert done.returncode == 5
+    assert b"cannot write" in done.stderr
+    assert b"Traceback" not in done.stderr
+    assert b"Exception ignored" not in done.stderr
 
 
 def test_an_interrupt_exits_with_130(
