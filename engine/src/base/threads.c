@@ -84,12 +84,17 @@ static uint64_t wait_for_loop(l3_pool *pool, uint32_t seen) {
     }
     pthread_mutex_lock(&pool->lock);
     atomic_fetch_add(&pool->sleepers, 1);
-    atomic_store(&pool->waking, false); /* a call that came before must not keep the next one from being made */
-    while (LOOP_NUMBER(state = atomic_load(&pool->state)) == seen && !atomic_load(&pool->stop)) {
+    for (;;) {
+        /* Before every look, and not only before the first: the call for loop `seen` itself may come when its helper
+         * has done the loop and sleeps again, and must not keep the next call from being made. */
+        atomic_store(&pool->waking, false);
+        state = atomic_load(&pool->state);
+        if (LOOP_NUMBER(state) != seen || atomic_load(&pool->stop)) {
+            break;
+        }
         pthread_cond_wait(&pool->wake, &pool->lock);
     }
     atomic_fetch_sub(&pool->sleepers, 1);
-    atomic_store(&pool->waking, false);
     pthread_mutex_unlock(&pool->lock);
     return state;
 }
