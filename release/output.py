@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -90,13 +91,33 @@ def partial_folder(path: Path, *, marker: str, force: bool) -> Iterator[Path]:
                 shutil.rmtree(partial)
             partial.mkdir(parents=True)
             yield partial
-            if path.exists():
-                shutil.rmtree(path)
-            partial.rename(path)
-            _sync_folder(path.parent)
+            _exchange(partial, path)
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
             raise
+
+
+def _exchange(partial: Path, path: Path) -> None:
+    """Gives `partial` the name `path`. An earlier result goes only when the new one has its name, since deleting takes
+    time and may be interrupted.
+    """
+    if not path.exists():
+        partial.rename(path)
+        _sync_folder(path.parent)
+        return
+    aside = Path(tempfile.mkdtemp(prefix=f"{path.name}.replaced-", dir=path.parent))
+    earlier = aside / path.name
+    try:
+        path.rename(earlier)
+        partial.rename(path)
+    except BaseException:
+        if earlier.exists() and not path.exists():
+            earlier.rename(path)
+        raise
+    finally:
+        _sync_folder(path.parent)
+        if path.exists():
+            shutil.rmtree(aside)
 
 
 def check_output_folder(path: Path, *, marker: str, force: bool) -> None:

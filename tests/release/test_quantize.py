@@ -389,6 +389,39 @@ def test_an_earlier_result_is_replaced_only_with_force(micro: Path, tmp_path: Pa
     assert "Q8X8" in run(micro, tmp_path, recipe="w8a8", force=True).read_text()
 
 
+def test_an_interrupt_while_the_earlier_result_goes_keeps_the_new_one(
+    micro: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_arguments: object, **_options: object) -> None:
+        raise KeyboardInterrupt
+
+    run(micro, tmp_path, recipe="f32")
+    with monkeypatch.context() as patch:
+        patch.setattr(output.shutil, "rmtree", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            run(micro, tmp_path, recipe="w8a8", force=True)
+    assert "Q8X8" in (tmp_path / "out" / "manifest.json").read_text()
+
+
+def test_a_result_that_cannot_take_its_name_leaves_the_earlier_one(
+    micro: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rename = Path.rename
+
+    def refuse(source: Path, target: Path) -> Path:
+        if source.name.endswith(".partial"):
+            raise OSError(28, "No space left on device")
+        return rename(source, target)
+
+    run(micro, tmp_path, recipe="f32")
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", refuse)
+        with pytest.raises(ResourceError, match="No space left"):
+            run(micro, tmp_path, recipe="w8a8", force=True)
+    assert "F32X8" in (tmp_path / "out" / "manifest.json").read_text()
+    assert [entry.name for entry in tmp_path.iterdir()] == ["out"]
+
+
 def test_memory_does_not_grow_with_the_model(tmp_path: Path) -> None:
     """A checkpoint of 128 MB (mostly a hole in the file) converts in much less memory than that."""
     folder = make_checkpoint(tmp_path / "large")
