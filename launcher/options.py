@@ -15,7 +15,7 @@ from launcher.messages import Catalogue, Language, choose_language
 
 KV_TYPES = ("f32", "bf16", "fp16")
 _MAX_SEED = (1 << 64) - 1
-_MAX_THREADS = 1024
+_MAX_THREADS = 256  # as the engine has it
 _MAX_TOKENS = (1 << 32) - 1
 
 
