@@ -206,6 +206,11 @@ class Session(Handle):
         self.library.functions.l3_session_reset(self.address)
 
     @property
+    def context(self) -> int:
+        """Tokens that the timeline can hold."""
+        return self.options.context
+
+    @property
     def position(self) -> int:
         """Tokens consumed so far."""
         return int(self.library.functions.l3_session_position(self.address))

@@ -20,6 +20,9 @@ class SessionPort(Protocol):
     """What the loop needs of `launcher.engine.Session`."""
 
     @property
+    def context(self) -> int: ...
+
+    @property
     def position(self) -> int: ...
 
     def eval(self, ids: Sequence[int], *, mode: Logits = Logits.LAST) -> None: ...
@@ -113,8 +116,16 @@ def prefill(flag: CancelFlag, ids: Sequence[int], progress: Callable[[int, int],
     """Evaluates the prompt's new tokens in slices; `progress(done, total)` in tokens.
 
     Raises:
-        ContextFull, Cancelled: the session keeps what was consumed.
+        ContextFull: the prompt does not fit; nothing was evaluated.
+        Cancelled: the session keeps what was consumed.
     """
+    session = flag.session
+    if len(ids) > session.context - session.position:
+        raise ContextFull(
+            "context-full",
+            f"the prompt has {session.position + len(ids)} tokens, the context holds {session.context}",
+            hint="shorten it, or start again with a larger --context",
+        )
     start = time.monotonic()
     try:
         for first in range(0, len(ids), PREFILL_SLICE):

@@ -135,6 +135,13 @@ def test_question_that_does_not_fit_is_not_kept() -> None:
     assert ask(conversation, "y") == ("", "ok")
 
 
+def test_question_that_does_not_fit_costs_no_evaluation() -> None:
+    session = FakeSession(context=3 * PREFILL_SLICE)
+    with pytest.raises(ContextFull, match=f"the context holds {3 * PREFILL_SLICE}"):
+        ask(talk(session, ["ok"], thinking=False), "x" * 3 * PREFILL_SLICE)
+    assert session.evaluated == 0
+
+
 def test_answer_that_fills_the_context_is_kept_in_part() -> None:
     session = FakeSession(context=64)
     conversation = talk(session, ["z" * 100], thinking=False)
