@@ -27,7 +27,7 @@ from launcher.engine_types import (
     SessionOptions,
     TensorInfo,
 )
-from launcher.errors import Cancelled, InternalError, UsageError
+from launcher.errors import Cancelled, InternalError, PackageError, UsageError
 
 Progress = Callable[[int, int], None]
 
@@ -46,7 +46,12 @@ class Package(Handle):
         """
         super().__init__(Library() if library is None else library, None)
         self.path = path
-        self.library.call("l3_package_open", str(path).encode(), byref(self._pointer))
+        try:
+            self.library.call("l3_package_open", str(path).encode(), byref(self._pointer))
+        except PackageError as error:
+            if str(path) in error.message:
+                raise
+            raise error.about(path) from error
         self.config = ModelConfig.from_struct(self.library.functions.l3_package_config(self.address).contents)
 
     def section(self, kind: Section) -> bytes | None:

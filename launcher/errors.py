@@ -5,7 +5,7 @@ The codes are a promise to scripts. ``mindnano-infer --help-exit-codes`` prints 
 
 from __future__ import annotations
 
-from typing import ClassVar, Final
+from typing import ClassVar, Final, Self
 
 EXIT_SIGINT: Final = 130
 EXIT_SIGTERM: Final = 143
@@ -28,6 +28,10 @@ class MindnanoError(Exception):
         self.slug = slug
         self.message = message
         self.hint = hint
+
+    def about(self, name: object) -> Self:
+        """The same error, with the name of what it is about in front of the message."""
+        return type(self)(self.slug, f"{name}: {self.message}", hint=self.hint)
 
 
 class InternalError(MindnanoError):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launcher.errors import PackageError, UsageError
+from launcher.errors import PackageError
 from release.safetensors_reader import TensorLocation, read_header
 
 _INDEX = "model.safetensors.index.json"
@@ -57,11 +57,10 @@ def open_checkpoint(folder: Path) -> Checkpoint:
     """Reads configuration, tokenizer files and the headers of all weight files.
 
     Raises:
-        UsageError: the folder does not exist.
-        PackageError: a file is missing, malformed or disagrees with another one.
+        PackageError: the folder or a file of it is missing, or one is malformed or disagrees with another one.
     """
     if not folder.is_dir():
-        raise UsageError("source-missing", f"{folder} is not a folder", hint="Give the folder of a checkpoint.")
+        raise PackageError("source-missing", f"{folder} is not a folder", hint="Give the folder of a checkpoint.")
     names = ["config.json", "tokenizer.json"]
     config = _read_json(folder / "config.json")
     tokenizer_json = _read_bytes(folder / "tokenizer.json")

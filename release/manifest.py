@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from launcher.engine_types import Dtype, Section
-from launcher.errors import PackageError, UsageError
+from launcher.errors import PackageError
 
 SCHEMA: Final = "mindnano-assets"
 VERSION: Final = 1
@@ -78,13 +78,12 @@ def read_manifest(path: Path) -> Manifest:
     """Reads and checks a manifest.
 
     Raises:
-        UsageError: there is no such file.
-        PackageError: it is not a manifest of this version, or an entry is malformed.
+        PackageError: there is no such file, it is not a manifest of this version, or an entry is malformed.
     """
     try:
         document = json.loads(path.read_bytes())
     except FileNotFoundError as error:
-        raise UsageError(
+        raise PackageError(
             "manifest-missing", f"{path} does not exist", hint="Give the manifest.json of mindnano quantize."
         ) from error
     except (OSError, ValueError, RecursionError) as error:

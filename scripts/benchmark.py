@@ -1,8 +1,6 @@
 #!/usr/bin/env python3
 """The same as `mindnano bench`."""
 
-import sys
+from door import enter
 
-from release.cli import main
-
-sys.exit(main(["bench", *sys.argv[1:]]))
+enter("bench")

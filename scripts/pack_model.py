@@ -1,8 +1,6 @@
 #!/usr/bin/env python3
 """The same as `mindnano pack`."""
 
-import sys
+from door import enter
 
-from release.cli import main
-
-sys.exit(main(["pack", *sys.argv[1:]]))
+enter("pack")

@@ -1,8 +1,6 @@
 #!/usr/bin/env python3
 """The same as `mindnano quantize`."""
 
-import sys
+from door import enter
 
-from release.cli import main
-
-sys.exit(main(["quantize", *sys.argv[1:]]))
+enter("quantize")

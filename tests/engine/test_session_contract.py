@@ -126,7 +126,7 @@ def test_engine_options_out_of_range_are_named(package: Package, library: Librar
         with pytest.raises(UsageError, match=f"{threads} threads asked for"):
             package.plan(options, SessionOptions(context=8))
     available = " ".join(library.simd_available)
-    with pytest.raises(PackageError, match=f"kernel set 'mmx' is not available here; this CPU can run: {available}"):
+    with pytest.raises(UsageError, match=f"kernel set 'mmx' is not available here; this CPU can run: {available}"):
         Engine(package, EngineOptions(simd="mmx"))
     with pytest.raises(UsageError, match="not terminated"):
         Engine(package, EngineOptions(simd="x" * 16))

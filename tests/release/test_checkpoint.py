@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from launcher.errors import PackageError, UsageError
+from launcher.errors import PackageError
 from release.checkpoint import open_checkpoint
 from release.safetensors_reader import TensorReader, read_header
 from tests.support.checkpoints import edit_json, make_checkpoint, write_safetensors
@@ -104,8 +104,8 @@ def test_rows_are_those_of_the_whole_tensor(tmp_path: Path) -> None:
         assert reader.rows("first", 1, 2).tolist() == values[1:2].tolist()
 
 
-def test_missing_folder_is_a_usage_error(tmp_path: Path) -> None:
-    with pytest.raises(UsageError):
+def test_missing_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(PackageError, match="nothing is not a folder"):
         open_checkpoint(tmp_path / "nothing")
 
 

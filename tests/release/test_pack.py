@@ -118,8 +118,8 @@ def test_a_manifest_that_is_no_json_object_is_refused(copy: Path, tmp_path: Path
     assert_refused(copy, tmp_path)
 
 
-def test_a_missing_manifest_is_a_usage_error(tmp_path: Path) -> None:
-    with pytest.raises(UsageError):
+def test_a_missing_manifest_is_named(tmp_path: Path) -> None:
+    with pytest.raises(PackageError, match=r"manifest\.json does not exist"):
         run(tmp_path, tmp_path)
 
 

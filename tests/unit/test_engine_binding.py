@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from array import array
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -137,3 +138,10 @@ def test_unknown_status_is_a_crash_and_known_ones_keep_their_code() -> None:
     assert isinstance(status_error(2, "x", 2), PackageError)
     assert status_error(2, "x", 2).slug == "package-missing"
     assert status_error(2, "x", 13).slug == "package-unreadable"
+
+
+def test_a_damaged_package_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "damaged.l3r"
+    path.write_bytes(bytes(300))
+    with pytest.raises(PackageError, match=r"damaged\.l3r: not an \.l3r package"):
+        Package(path)
