@@ -52,7 +52,8 @@ static inline v8 exp8(v8 x) {
     p = v8_add(v8_mul(p, r), v8_set1(0.5f));
     p = v8_add(v8_mul(p, r), v8_set1(1.0f));
     p = v8_add(v8_mul(p, r), v8_set1(1.0f));
-    return v8_scale2(p, magic);
+    /* The last step works on bits and would make a number of a NaN that carries a payload. */
+    return v8_add(v8_scale2(p, magic), v8_mul(x, v8_set1(0.0f)));
 }
 
 static inline v8 sigmoid8(v8 x) {

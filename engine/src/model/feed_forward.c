@@ -21,8 +21,8 @@ static float group_score(const float *r, uint32_t n) {
     return n > 1 ? first + second : first;
 }
 
-/* Index of the largest of n values that is not yet taken; the lowest index wins a tie. n when all are taken or none
- * compares (NaN). */
+/* Index of the largest of n values that is not yet taken; the lowest index wins a tie. n when all are taken. A NaN is
+ * picked only where it comes first among those that are left. */
 static uint32_t pick(const float *values, const uint8_t *taken, uint32_t n) {
     uint32_t best = n;
     for (uint32_t i = 0; i < n; i++) {

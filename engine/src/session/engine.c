@@ -38,7 +38,7 @@ static l3_status choose_kernels(l3_engine *engine, const l3_engine_options *opti
     }
     engine->kernels = l3_kernels_find(options->simd);
     if (engine->kernels == NULL) {
-        return l3_fail(err, L3_E_UNSUPPORTED, "kernel set '%s' is not available here; this CPU can run: %s",
+        return l3_fail(err, L3_E_ARG, "kernel set '%s' is not available here; this CPU can run: %s",
                        options->simd, l3_simd_available());
     }
     return L3_OK;

@@ -54,7 +54,7 @@ typedef struct l3_buffers {
     /* scratch */
     float *x;                /* [C][H] residual stream */
     float *norm;             /* [C][2 H] */
-    float *wide;             /* [C][W]: results that are as wide as the widest projection */
+    float *wide;             /* [C][H]: what a layer adds to the stream */
     float *conv_in;          /* [conv_kernel - 1 + C][3 P]: q, k, v before the convolution */
     float *kda_f, *kda_g;    /* [C][P] */
     float *kda_b;            /* [C][heads] */
@@ -80,7 +80,7 @@ typedef struct l3_buffers {
     l3_activations act;      /* [C][widest K] */
     l3_activations slot_act; /* [C k][I] */
     l3_operand *operands;    /* [C * max(heads, 6)] */
-    l3_operand *slot_operands; /* [2 C k + 2 C] */
+    l3_operand *slot_operands; /* [2 C k] */
     l3_product *products;    /* [max(2 experts + 2, heads, 6)] */
 } l3_buffers;
 
