@@ -18,10 +18,14 @@ from release.demo.conversation import Conversation, prompt  # noqa: E402
 from release.demo.drawing import Turn  # noqa: E402
 from release.demo.exam import Cell, cells, held_out_conversations  # noqa: E402
 
-PER_CELL = 4
+PER_CELL = 100
 REPLY_LIMIT = 200
-# The card's figures are 99 and 100 % per cell; four prompts of each leave room for little.
-SHARE = 0.97
+# What the built-in model promises per cell; the card's figures are 99 and 100 %.
+FAMILIAR = {"greeting", "identity", "fact", "list"}
+FAMILIAR_SHARE = 0.97
+SINGLE_DIGITS = "digits"
+SINGLE_DIGITS_SHARE = 0.95
+SHARE = 0.90
 
 
 @pytest.fixture(scope="module")
@@ -48,22 +52,29 @@ def reply_text(package: Package, ids: list[int]) -> str:
     return b"".join(package.token_bytes(token) for token in kept).decode()
 
 
+def promised(cell: Cell) -> float:
+    """The least share of right answers in a cell."""
+    if cell.task in FAMILIAR:
+        return FAMILIAR_SHARE
+    return SINGLE_DIGITS_SHARE if cell.task == SINGLE_DIGITS else SHARE
+
+
 def test_held_out_prompts_are_answered(package: Package) -> None:
-    right: dict[str, list[bool]] = defaultdict(list)
+    short: dict[str, float] = {}
     with (
         Engine(package, EngineOptions(threads=1)) as engine,
         Session(engine, SessionOptions(context=1024)) as session,
         Sampler(package, Sampling(temperature=0.0)) as sampler,
     ):
         for cell in cells():
-            for conversation in held_out_conversations(cell, PER_CELL, seed=41):
-                reply = reply_text(package, reply_ids(package, session, sampler, prompt(conversation)))
-                answer = reply.rpartition("</think>")[2]
-                right[cell.task].append(answer == conversation.turns[-1].answer)
-    shares = {task: sum(found) / len(found) for task, found in right.items()}
-    everything = [one for found in right.values() for one in found]
-    assert sum(everything) / len(everything) >= SHARE, shares
-    assert min(shares.values()) >= 0.8, shares
+            asked = held_out_conversations(cell, PER_CELL, seed=41)
+            assert len(asked) == PER_CELL, cell.name
+            replies = [reply_text(package, reply_ids(package, session, sampler, prompt(one))) for one in asked]
+            answers = [reply.rpartition("</think>")[2] for reply in replies]
+            right = sum(answer == one.turns[-1].answer for answer, one in zip(answers, asked, strict=True))
+            if right / PER_CELL < promised(cell):
+                short[cell.name] = right / PER_CELL
+    assert not short
 
 
 @pytest.mark.parametrize("question", ["What is 17 + 25?", "17+25等于多少？"])
