@@ -88,8 +88,8 @@ def _add_quantize(parser: argparse.ArgumentParser) -> None:
         "--max-context",
         type=_positive,
         metavar="N",
-        help="largest context the package may be opened with, tokens, up to 16777216 (default: twice the native one, at most"
-        " 262144)",
+        help="largest context the package may be opened with, tokens, up to 16777216"
+        " (default: twice the native one, at most 262144)",
     )
     parser.add_argument(
         "--calibration-scales", type=Path, metavar="FILE", help="safetensors file of per-channel scales to fold in"
