@@ -16,11 +16,11 @@ import pytest
 from launcher.engine import Package
 from launcher.engine_library import Library
 from launcher.engine_types import Dtype, KvType
+from tests.support.dimensions import Dimensions
 from tests.support.models import Evaluation, Float32, Models, evaluate, open_session, prompt
 from tests.support.oracles import llama_cpp_convert, llama_cpp_logits, llama_cpp_missing, transformers_logits
 from tests.support.packages import ODD, uniform, write_package
 from tests.support.reference import (
-    Dimensions,
     Output,
     Reference,
     mean_kl,

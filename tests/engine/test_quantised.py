@@ -16,8 +16,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from tests.support.dimensions import Dimensions
 from tests.support.models import Models, evaluate, open_session, prompt
-from tests.support.reference import Dimensions, Reference, package_weights
+from tests.support.reference import Reference, package_weights
 
 PROMPTS = 16
 COUNT = 6

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,22 +13,10 @@ from launcher import engine_abi as abi
 from launcher.engine_types import Section
 from tests.support.package_bytes import SECTION_FIELDS, Image, Patch, Workbench
 from tests.support.packages import INTEGER, ODD, Parts, alternating, sections, tensor_parts, write_package, write_parts
-from tests.support.programs import PackageDriver, package_driver, refused
+from tests.support.programs import PackageDriver, refused
 
 MOST = (1 << 32) - 1
 NAN = 0x7FC00000
-
-
-@pytest.fixture(scope="module")
-def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PackageDriver]:
-    with package_driver(tmp_path_factory.mktemp("driver")) as driver:
-        yield driver
-
-
-@pytest.fixture(scope="module")
-def bench(driver: PackageDriver, tmp_path_factory: pytest.TempPathFactory) -> Workbench:
-    folder = tmp_path_factory.mktemp("package")
-    return Workbench(Image(write_package(folder / "sound.l3r")), folder / "damaged.l3r", driver)
 
 
 def config_patch(image: Image, name: str, value: int, index: int = 0) -> Patch:

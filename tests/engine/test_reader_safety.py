@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -26,19 +26,7 @@ from tests.support.package_bytes import (
     Workbench,
 )
 from tests.support.packages import ODD, uniform, write_package
-from tests.support.programs import Answer, PackageDriver, has_address_sanitizer, package_driver, refused
-
-
-@pytest.fixture(scope="module")
-def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PackageDriver]:
-    with package_driver(tmp_path_factory.mktemp("driver")) as driver:
-        yield driver
-
-
-@pytest.fixture(scope="module")
-def bench(driver: PackageDriver, tmp_path_factory: pytest.TempPathFactory) -> Workbench:
-    folder = tmp_path_factory.mktemp("package")
-    return Workbench(Image(write_package(folder / "sound.l3r")), folder / "damaged.l3r", driver)
+from tests.support.programs import Answer, PackageDriver, has_address_sanitizer, refused
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,8 @@ from launcher.engine_types import EngineOptions, KvType, Logits, SessionOptions
 from release.pack import PackOptions, pack
 from release.quantize import QuantizeOptions, quantize
 from tests.support.checkpoints import PRESETS, Preset, make_checkpoint
-from tests.support.reference import Dimensions, Floats, checkpoint_weights
+from tests.support.dimensions import Dimensions
+from tests.support.reference import Floats, checkpoint_weights
 
 Float32 = npt.NDArray[np.float32]
 

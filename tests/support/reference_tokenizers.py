@@ -10,8 +10,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 
 from release.tokenizer_tables import byte_alphabet
 from tests.support import texts
-
-SPLIT = r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"
+from tests.support.checkpoint_tokenizer import SPLIT
 
 
 def train(vocabulary: int) -> Tokenizer:
