@@ -1,0 +1,19 @@
+"""English. One module per topic."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from launcher.messages.en import chat, check, config, contexts, download, general, help, verify
+
+TEXTS: Final[Mapping[str, str]] = {
+    **help.TEXTS,
+    **general.TEXTS,
+    **chat.TEXTS,
+    **check.TEXTS,
+    **contexts.TEXTS,
+    **verify.TEXTS,
+    **download.TEXTS,
+    **config.TEXTS,
+}

@@ -1,0 +1,8 @@
+"""English: `--print-config`, `--print-unit`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+TEXTS: Final[Mapping[str, str]] = {}

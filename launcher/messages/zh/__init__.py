@@ -1,0 +1,20 @@
+"""Simplified Chinese. One module per topic."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from launcher.messages.zh import chat, check, config, contexts, download, general, help, verify
+from launcher.messages.zh.errors import ERRORS as ERRORS
+
+TEXTS: Final[Mapping[str, str]] = {
+    **help.TEXTS,
+    **general.TEXTS,
+    **chat.TEXTS,
+    **check.TEXTS,
+    **contexts.TEXTS,
+    **verify.TEXTS,
+    **download.TEXTS,
+    **config.TEXTS,
+}

@@ -1,0 +1,34 @@
+"""Simplified Chinese: the chat."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+TEXTS: Final[Mapping[str, str]] = {
+    "chat-banner": "{name}：上下文 {context} 个 token，{threads} 个线程，{simd} 内核。输入 /help 查看命令。",
+    "chat-demo": "这是内置的小模型：它证明一切可用，但知道得很少。用 --model FILE.l3r 运行其他模型。",
+    "chat-thinking": "思考：",
+    "chat-stopped": "（已停止）",
+    "chat-length": "（达到 --max-tokens 而截断）",
+    "chat-context": "（{context} 个 token 的上下文已满；/reset 开始新的对话）",
+    "chat-context-once": "（{context} 个 token 的上下文已满；可用 --context 设得更大）",
+    "chat-reset": "开始新的对话。",
+    "chat-interrupt": "按 Ctrl-D 或输入 /quit 退出。",
+    "chat-unknown": "没有 {command} 这个命令。/help 列出命令；在 / 前加空格则作为文字发送。",
+    "chat-think-state": "思考：{state}。",
+    "chat-think-usage": "用法：/think on 或 /think off。当前：{state}。",
+    "chat-help": (
+        "/help            显示这些命令\n"
+        "/reset           忘掉对话\n"
+        "/stats           速度和内存\n"
+        "/think on|off    让模型先思考\n"
+        "/quit            退出（也可按 Ctrl-D）\n"
+        "Ctrl-C 停止回答，保留对话。"
+    ),
+    "chat-stats": (
+        "上下文    {position} / {context} 个 token，会话 {allocated}\n"
+        "上次输入  {prompt} 个 token，沿用 {reused} 个，{prefill:.1f} token/秒\n"
+        "上次回答  {generated} 个 token，{decode:.1f} token/秒"
+    ),
+}

@@ -1,0 +1,8 @@
+"""Simplified Chinese: `--verify`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+TEXTS: Final[Mapping[str, str]] = {}
