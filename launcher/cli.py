@@ -117,13 +117,14 @@ def _check(options: Options, texts: Catalogue, environ: Mapping[str, str]) -> in
 def _list_contexts(options: Options, texts: Catalogue, environ: Mapping[str, str]) -> int:
     from launcher.contexts import build_table, table_text
     from launcher.engine import Package
+    from launcher.memory import read_memory
     from launcher.model import engine_options, kv_type, metadata_of, model_name, package_path
     from launcher.system import SystemView
 
     path = package_path(options, environ)
     with Package(path) as package:
         name = model_name(metadata_of(package), path)
-        table = build_table(package, name, engine_options(options), kv_type(options), SystemView().memory())
+        table = build_table(package, name, engine_options(options), kv_type(options), read_memory(SystemView()))
     print(json.dumps(table.document(), indent=2) if options.json else table_text(table, texts))
     return 0
 

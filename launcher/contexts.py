@@ -9,9 +9,9 @@ from typing import Protocol
 
 from launcher.engine_types import EngineOptions, KvType, MemoryPlan, ModelConfig, PlanTerm, SessionOptions
 from launcher.errors import ResourceError
+from launcher.memory import Memory
 from launcher.messages import Catalogue
 from launcher.progress import format_bytes
-from launcher.system import Memory
 
 LADDER = tuple(1024 * step for step in (4, 8, 16, 32, 64, 128, 256))
 

@@ -15,6 +15,7 @@ from launcher.conversation import Conversation, Ports
 from launcher.engine import Engine, Package, Sampler, Session, Utf8Stream
 from launcher.engine_types import EngineOptions, KvType, ModelConfig, Sampling, Section, SessionOptions
 from launcher.errors import PackageError, UsageError
+from launcher.memory import read_memory
 from launcher.options import Options, SamplingOverrides
 from launcher.system import SystemView
 from launcher.template import ChatTemplate
@@ -160,7 +161,7 @@ def open_talk(options: Options, environ: Mapping[str, str], system: SystemView) 
         sampling = sampling_for(metadata, options.sampling, greedy=options.demo)
         wanted = session_options(options, package.config)
         if not options.force:
-            require_fit(package, engine_options(options), wanted, system.memory())
+            require_fit(package, engine_options(options), wanted, read_memory(system))
         with Engine(package, engine_options(options)) as engine, Session(engine, wanted) as session:
             samplers: list[Sampler] = []
 

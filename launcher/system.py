@@ -1,130 +1,118 @@
-"""The one reader of /proc, /sys and /dev. Tests give it a folder that looks like a machine."""
+"""The one reader of /proc, /sys, /dev and /etc. Tests give it a folder that looks like a machine.
+
+What a folder cannot show (what a device answers, how much space is left, whether a port is free) goes through two
+ports, `Devices` and `Host`, which tests replace. Nothing is written, and nothing here needs root.
+"""
 
 from __future__ import annotations
 
+import os
+import posixpath
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
-_UNLIMITED = 1 << 60  # cgroup v1 writes a huge number where there is no limit
+from launcher.host import Devices, Host, RealDevices, RealHost
+
+_MAX_LINKS = 40  # as the kernel has it
+_MAX_BYTES = 1 << 20  # no file that is read here is meant to be larger
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
-    """Bytes. `available` is what can be taken now: MemAvailable or what the cgroup leaves, whichever is less."""
-
-    total: int
-    available: int
-    cgroup_limit: int | None
-
-
 class SystemView:
-    """A machine as its virtual file systems describe it. Nothing is written and no device is opened."""
+    """A machine. Paths are absolute, as on that machine; symbolic links are followed within `root`."""
 
-    def __init__(self, root: Path = Path("/")) -> None:
-        self._root = root
+    root: Path = Path("/")
+    devices: Devices = RealDevices()
+    host: Host = RealHost()
 
     def read(self, path: str) -> str | None:
-        """Text of a file, given by its absolute path, or None where it cannot be read."""
+        """Text of a file, or None where it cannot be read. Bytes that are no UTF-8 become U+FFFD."""
+        data = self.read_bytes(path)
+        return None if data is None else data.decode(errors="replace")
+
+    def read_bytes(self, path: str, limit: int = _MAX_BYTES) -> bytes | None:
+        """At most `limit` bytes of a file, or None where it cannot be read. Never waits for a writer."""
         try:
-            return (self._root / path.lstrip("/")).read_bytes().decode(errors="replace")
+            with open(self._place(path), "rb", opener=_open_without_waiting) as file:
+                return file.read(limit)
         except OSError:
             return None
+
+    def line(self, path: str) -> str | None:
+        """The first line of a file without white space and NULs, or None where there is none."""
+        text = (self.read(path) or "").strip("\0 \t\r\n")
+        return text.splitlines()[0].strip("\0 \t") if text else None
+
+    def number(self, path: str) -> int | None:
+        """A whole number from a file that holds nothing else, or None."""
+        text = self.line(path) or ""
+        return int(text) if text.isascii() and text.lstrip("-").isdigit() else None
 
     def names(self, path: str) -> tuple[str, ...]:
         """Sorted names in a folder; none where it cannot be read."""
         try:
-            return tuple(sorted(entry.name for entry in (self._root / path.lstrip("/")).iterdir()))
+            return tuple(sorted(os.listdir(self._place(path))))
         except OSError:
             return ()
 
-    def board(self) -> str | None:
-        """The board's name from the device tree, or the machine's from DMI."""
-        for path in ("/proc/device-tree/model", "/sys/class/dmi/id/product_name"):
-            text = (self.read(path) or "").strip("\0 \n")
-            if text:
-                return text
-        return None
+    def exists(self, path: str) -> bool:
+        """Whether the path leads to anything; a dangling link does not."""
+        try:
+            return os.path.exists(self._place(path))
+        except OSError:
+            return False
 
-    def compatible(self) -> tuple[str, ...]:
-        """The device tree's compatible strings, such as ``rockchip,rk3588``."""
-        text = self.read("/proc/device-tree/compatible") or ""
-        return tuple(part for part in text.split("\0") if part)
-
-    def cpu_features(self) -> frozenset[str]:
-        """Instruction set flags of the first processor that lists any."""
-        for line in (self.read("/proc/cpuinfo") or "").splitlines():
-            name, _, value = line.partition(":")
-            if name.strip() in {"flags", "Features"}:
-                return frozenset(value.split())
-        return frozenset()
-
-    def npu(self) -> str | None:
-        """Where a Rockchip NPU shows itself, or None."""
-        for name in self.names("/sys/class/devfreq"):
-            if name.endswith(".npu"):
-                return f"/sys/class/devfreq/{name}"
-        for folder in ("/sys/bus/platform/drivers/RKNPU", "/sys/module/rknpu"):
-            if self.names(folder):
-                return folder
-        return None
-
-    def memory(self) -> Memory | None:
-        """Memory of the machine within this process's cgroup limits; None where /proc/meminfo says nothing."""
-        facts = {}
-        for line in (self.read("/proc/meminfo") or "").splitlines():
-            name, _, value = line.partition(":")
-            words = value.split()
-            if words and words[0].isdigit():
-                facts[name] = int(words[0]) * 1024
-        if "MemTotal" not in facts:
+    def link(self, path: str) -> str | None:
+        """Where a symbolic link points to, as it is written in the link; None where it is no link."""
+        try:
+            return os.readlink(self._place(posixpath.dirname(path)) / posixpath.basename(path))
+        except OSError:
             return None
-        available = facts.get("MemAvailable", facts.get("MemFree", 0))
-        limits = self._cgroup_limits()
-        for limit, used in limits:
-            available = min(available, max(0, limit - used))
-        return Memory(
-            total=facts["MemTotal"],
-            available=available,
-            cgroup_limit=min((limit for limit, _ in limits), default=None),
-        )
 
-    def _cgroup_limits(self) -> list[tuple[int, int]]:
-        """(limit, used without reclaimable page cache) of every group from this process's own up to the root."""
-        found = []
-        for line in (self.read("/proc/self/cgroup") or "").splitlines():
-            hierarchy, _, rest = line.partition(":")
-            controllers, _, path = rest.partition(":")
-            if hierarchy == "0" and not controllers:
-                found += self._limits_above("/sys/fs/cgroup", path, "memory.max", "memory.current", "inactive_file")
-            elif "memory" in controllers.split(","):
-                found += self._limits_above(
-                    "/sys/fs/cgroup/memory",
-                    path,
-                    "memory.limit_in_bytes",
-                    "memory.usage_in_bytes",
-                    "total_inactive_file",
-                )
-        return found
+    def resolve(self, path: str) -> str:
+        """The path with every symbolic link followed, as on that machine.
 
-    def _limits_above(self, mount: str, path: str, limit: str, usage: str, cache: str) -> list[tuple[int, int]]:
-        group = PurePosixPath("/") / path.lstrip("/")
-        found = []
-        # In a container the path may be that of the host; the groups that do not exist here are passed over.
-        for place in (group, *group.parents):
-            folder = f"{mount}{'' if str(place) == '/' else place}"
-            most = _number(self.read(f"{folder}/{limit}"))
-            used = _number(self.read(f"{folder}/{usage}"))
-            if most is None or used is None or most >= _UNLIMITED:
+        Raises:
+            OSError: too many links.
+        """
+        done = "/"
+        todo = [part for part in path.split("/") if part]
+        links = 0
+        while todo:
+            part = todo.pop(0)
+            if part in {".", ""}:
                 continue
-            reclaimable = 0
-            for line in (self.read(f"{folder}/memory.stat") or "").splitlines():
-                words = line.split()
-                if len(words) == 2 and words[0] == cache:
-                    reclaimable = _number(words[1]) or 0
-            found.append((most, max(0, used - reclaimable)))
-        return found
+            if part == "..":
+                done = posixpath.dirname(done)
+                continue
+            step = posixpath.join(done, part)
+            try:
+                target = os.readlink(self.root / step.lstrip("/"))
+            except OSError:
+                done = step
+                continue
+            links += 1
+            if links > _MAX_LINKS:
+                raise OSError(f"too many symbolic links in {path}")
+            if target.startswith("/"):
+                done = "/"
+            todo = [piece for piece in target.split("/") if piece] + todo
+        return done
+
+    def place(self, path: str) -> Path | None:
+        """The file behind a path of that machine, for readers that need more than text; None where it is missing."""
+        try:
+            place = self._place(path)
+        except OSError:
+            return None
+        return place if place.exists() else None
+
+    def _place(self, path: str) -> Path:
+        # The real root needs no help; elsewhere an absolute link must not lead out of the tree.
+        if self.root == Path("/"):
+            return Path(path)
+        return self.root / self.resolve(path).lstrip("/")
 
 
-def _number(text: str | None) -> int | None:
-    stripped = (text or "").strip()
-    return int(stripped) if stripped.isdigit() else None
+def _open_without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)

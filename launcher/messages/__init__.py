@@ -29,6 +29,10 @@ class Catalogue:
         """The message with this slug, its facts filled in."""
         return self._texts[slug].format(**facts)
 
+    def has(self, slug: str) -> bool:
+        """Whether there is a message with this slug."""
+        return slug in self._texts
+
     def error(self, error: MindnanoError) -> str:
         """An error as lines for a person: what happened, and what to do next.
 

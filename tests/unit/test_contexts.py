@@ -10,8 +10,8 @@ import pytest
 from launcher.contexts import Verdict, build_table, require_fit, table_text
 from launcher.engine_types import EngineOptions, KvType, MemoryPlan, PlanTerm, SessionOptions
 from launcher.errors import ResourceError
+from launcher.memory import Memory
 from launcher.messages import Catalogue, Language
-from launcher.system import Memory
 
 
 @dataclass

@@ -1,11 +1,13 @@
-"""Memory promised that a container does not have, an NPU that is overlooked, a reader that fails on a bare machine."""
+"""Memory promised that a container does not have, a reader that fails on a bare machine or leaves its tree."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
+from launcher.memory import read_memory
 from launcher.system import SystemView
 
 GIB = 1 << 30
@@ -17,19 +19,19 @@ def machine(root: Path, files: dict[str, str]) -> SystemView:
         place = root / path.lstrip("/")
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(text, encoding="utf-8")
-    return SystemView(root)
+    return SystemView(root=root)
 
 
 def test_bare_root_knows_nothing_and_does_not_fail(tmp_path: Path) -> None:
-    view = SystemView(tmp_path)
-    assert view.memory() is None
-    assert view.board() is None
-    assert view.npu() is None
-    assert view.cpu_features() == frozenset()
+    view = SystemView(root=tmp_path)
+    assert read_memory(view) is None
+    assert view.read("/proc/version") is None
+    assert view.names("/sys") == ()
+    assert view.resolve("/a/../b") == "/b"
 
 
 def test_memory_without_limits(tmp_path: Path) -> None:
-    memory = machine(tmp_path, {"/proc/meminfo": MEMINFO}).memory()
+    memory = read_memory(machine(tmp_path, {"/proc/meminfo": MEMINFO}))
     assert memory is not None
     assert (memory.available, memory.cgroup_limit) == (8 * GIB, None)
 
@@ -73,28 +75,24 @@ def test_memory_without_limits(tmp_path: Path) -> None:
     ids=["v2 parent", "v2 in a container", "v1"],
 )
 def test_cgroup_limits(tmp_path: Path, files: dict[str, str], available: int, limit: int) -> None:
-    memory = machine(tmp_path, {"/proc/meminfo": MEMINFO, **files}).memory()
+    memory = read_memory(machine(tmp_path, {"/proc/meminfo": MEMINFO, **files}))
     assert memory is not None
     assert (memory.available, memory.cgroup_limit) == (available, limit)
 
 
-@pytest.mark.parametrize(
-    "path",
-    ["/sys/class/devfreq/fdab0000.npu/cur_freq", "/sys/module/rknpu/version", "/sys/bus/platform/drivers/RKNPU/bind"],
-)
-def test_npu_is_found(tmp_path: Path, path: str) -> None:
-    assert machine(tmp_path, {path: "1"}).npu() is not None
+def test_absolute_links_stay_in_the_tree(tmp_path: Path) -> None:
+    view = machine(tmp_path, {"/dev/dri/card1": "inside"})
+    (tmp_path / "dev" / "rknpu").symlink_to("/dev/dri/card1")
+    (tmp_path / "dev" / "loop").symlink_to("/dev/loop")
+    assert view.link("/dev/rknpu") == "/dev/dri/card1"
+    assert view.resolve("/dev/rknpu") == "/dev/dri/card1"
+    assert view.read("/dev/rknpu") == "inside"
+    assert view.read("/dev/loop") is None
+    assert not view.exists("/dev/loop")
 
 
-def test_board_and_features(tmp_path: Path) -> None:
-    view = machine(
-        tmp_path,
-        {
-            "/proc/device-tree/model": "FriendlyElec NanoPi M6\0",
-            "/proc/device-tree/compatible": "friendlyelec,nanopi-m6\0rockchip,rk3588s\0",
-            "/proc/cpuinfo": "processor : 0\nFeatures\t: fp asimd asimddp\n",
-        },
-    )
-    assert view.board() == "FriendlyElec NanoPi M6"
-    assert "rockchip,rk3588s" in view.compatible()
-    assert "asimddp" in view.cpu_features()
+def test_reader_does_not_wait_for_a_pipe_and_takes_no_more_than_it_may(tmp_path: Path) -> None:
+    view = machine(tmp_path, {"/big": "x" * 100})
+    os.mkfifo(tmp_path / "pipe")
+    assert view.read("/pipe") in {None, ""}
+    assert view.read_bytes("/big", 10) == b"x" * 10

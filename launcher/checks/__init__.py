@@ -1,0 +1,1 @@
+"""What `--check` looks at: one module per group, each a function from a SystemView to findings."""
