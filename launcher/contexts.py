@@ -85,7 +85,7 @@ class ContextTable:
 
 def needed_bytes(plan: MemoryPlan) -> int:
     """What must be resident for full speed: everything that is allocated, and the mapped weights."""
-    return plan.allocated_bytes + plan.mapped_bytes
+    return plan.full_bytes
 
 
 def build_table(

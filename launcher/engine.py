@@ -21,7 +21,6 @@ from launcher.engine_types import (
     Logits,
     MemoryPlan,
     ModelConfig,
-    PlanTerm,
     Sampling,
     Section,
     SessionOptions,
@@ -82,23 +81,7 @@ class Package(Handle):
         Raises:
             PackageError: some bytes are not what the directory says.
         """
-        raised: list[BaseException] = []
-
-        def report(_user: object, done: int, total: int) -> int:
-            try:
-                if progress is not None:
-                    progress(done, total)
-            except BaseException as error:  # must not cross C; raised again below
-                raised.append(error)
-                return 1
-            return 0
-
-        try:
-            self.library.call("l3_package_verify", self.address, abi.ProgressFunction(report), None)
-        except Cancelled:
-            if raised:
-                raise raised[0] from None
-            raise
+        _with_progress(progress, lambda report: self.library.call("l3_package_verify", self.address, report, None))
 
     def read_rows(self, index: int, first: int, count: int, out: Any) -> None:
         """Dequantises rows `first` to `first + count` of tensor `index` into the float32 buffer `out` [count][K]."""
@@ -147,15 +130,7 @@ class Package(Handle):
         """
         plan = abi.CMemoryPlan()
         self.library.call("l3_plan", self.address, byref(engine.struct()), byref(session.struct()), byref(plan))
-        terms = tuple(
-            PlanTerm(name=term.name.decode(), bytes=int(term.bytes)) for term in plan.terms[: plan.term_count]
-        )
-        return MemoryPlan(
-            terms=terms,
-            allocated_bytes=int(plan.allocated_bytes),
-            mapped_bytes=int(plan.mapped_bytes),
-            bytes_per_token=int(plan.bytes_per_token),
-        )
+        return MemoryPlan.from_struct(plan)
 
 
 class Engine(Handle):
@@ -181,6 +156,15 @@ class Engine(Handle):
     def threads(self) -> int:
         """Threads in the pool."""
         return int(self.library.functions.l3_engine_threads(self.address))
+
+    def preload(self, progress: Progress | None = None) -> None:
+        """Makes every page of the package that the engine uses resident; `progress(done, total)` in bytes.
+
+        Raises:
+            PackageError: some bytes cannot be read; the file was cut, or the disk fails.
+            ResourceError: there is no memory for them.
+        """
+        _with_progress(progress, lambda report: self.library.call("l3_engine_preload", self.address, report, None))
 
     def read_bandwidth(self, count: int) -> float:
         """Measured sequential read bandwidth over `count` bytes, bytes per second."""
@@ -290,6 +274,27 @@ class Session(Handle):
         if self._pointer:
             self.library.functions.l3_session_cancel(self._pointer)
 
+    def save(self, slot: int) -> None:
+        """Keeps the present position in a checkpoint, whatever the slot held before.
+
+        Raises:
+            UsageError: the session was not created with that many.
+        """
+        self.library.call("l3_session_save", self.address, slot)
+
+    def restore(self, slot: int) -> None:
+        """Returns to the position of a checkpoint; later ones become empty and there are no logits.
+
+        Raises:
+            UsageError: the slot is empty, or the session was not created with that many.
+        """
+        self.library.call("l3_session_restore", self.address, slot)
+
+    def checkpoint(self, slot: int) -> int | None:
+        """Position of a checkpoint, or None where the slot is empty."""
+        position = int(self.library.functions.l3_session_checkpoint(self.address, slot))
+        return None if position == abi.EMPTY_SLOT else position
+
     def state_sha256(self) -> bytes:
         """SHA-256 over timeline, states and the used part of every cache."""
         digest = (ctypes.c_uint8 * 32)()
@@ -349,3 +354,24 @@ class Utf8Stream:
         out = ctypes.create_string_buffer(12)
         written = int(self._functions.l3_utf8_finish(byref(self._stream), out))
         return out.raw[:written].decode()
+
+
+def _with_progress(progress: Progress | None, call: Callable[[Any], None]) -> None:
+    """Calls with a C callback that reports to `progress`, and raises again what that raises."""
+    raised: list[BaseException] = []
+
+    def report(_user: object, done: int, total: int) -> int:
+        try:
+            if progress is not None:
+                progress(done, total)
+        except BaseException as error:  # must not cross C; raised again below
+            raised.append(error)
+            return 1
+        return 0
+
+    try:
+        call(abi.ProgressFunction(report))
+    except Cancelled:
+        if raised:
+            raise raised[0] from None
+        raise

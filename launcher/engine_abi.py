@@ -15,12 +15,13 @@ from typing import Any
 
 from launcher.errors import EngineError
 
-ABI_VERSION = 1
+ABI_VERSION = 2
 LIBRARY_NAME = "libling3.so"
 LIBRARY_VARIABLE = "MINDNANO_ENGINE"
 MAX_STOP_IDS = 8
 PLAN_MAX_TERMS = 24
 NO_TOKEN = -1
+EMPTY_SLOT = 0xFFFFFFFF
 TOKENIZE_SPECIAL = 1
 
 _POINTER = ctypes.c_void_p
@@ -104,13 +105,21 @@ class CEngineOptions(ctypes.Structure):
 class CSessionOptions(ctypes.Structure):
     """`l3_session_options`."""
 
-    _fields_ = [("context", c_uint32), ("kv_type", c_uint32), ("chunk", c_uint32), ("poison", c_uint32)]
+    _fields_ = [
+        ("context", c_uint32),
+        ("kv_type", c_uint32),
+        ("chunk", c_uint32),
+        ("poison", c_uint32),
+        ("checkpoints", c_uint32),
+        ("reserved", c_uint32),
+        ("session_cache_bytes", c_uint64),
+    ]
 
 
 class CPlanTerm(ctypes.Structure):
     """`l3_plan_term`."""
 
-    _fields_ = [("name", c_char * 32), ("bytes", c_uint64)]
+    _fields_ = [("name", c_char * 32), ("bytes", c_uint64), ("idle", c_uint64), ("full", c_uint64)]
 
 
 class CMemoryPlan(ctypes.Structure):
@@ -122,6 +131,8 @@ class CMemoryPlan(ctypes.Structure):
         ("terms", CPlanTerm * PLAN_MAX_TERMS),
         ("allocated_bytes", c_uint64),
         ("mapped_bytes", c_uint64),
+        ("idle_bytes", c_uint64),
+        ("full_bytes", c_uint64),
         ("bytes_per_token", c_uint64),
     ]
 
@@ -161,6 +172,8 @@ _PROTOTYPES: Mapping[str, tuple[Any, list[Any]]] = {
     "l3_package_has_mtp": (c_int, [_POINTER]),
     "l3_package_verify": (c_int, [_POINTER, ProgressFunction, _POINTER, _ERROR]),
     "l3_package_read_rows": (c_int, [_POINTER, c_size_t, c_uint64, c_uint64, _FLOATS, _ERROR]),
+    "l3_sha256_fd": (c_int, [c_int, ProgressFunction, _POINTER, c_uint8 * 32, POINTER(c_uint64), _ERROR]),
+    "l3_sha256_implementation": (c_char_p, []),
     "l3_tokenize": (c_int, [_POINTER, c_char_p, c_size_t, c_uint32, _IDS, c_size_t, POINTER(c_size_t), _ERROR]),
     "l3_token_bytes": (c_int, [_POINTER, c_int32, _OUT, POINTER(c_size_t), _ERROR]),
     "l3_token_find": (c_int32, [_POINTER, c_char_p, c_size_t]),
@@ -173,6 +186,7 @@ _PROTOTYPES: Mapping[str, tuple[Any, list[Any]]] = {
     "l3_engine_threads": (c_uint32, [_POINTER]),
     "l3_simd_available": (c_char_p, []),
     "l3_engine_read_bandwidth": (c_int, [_POINTER, c_uint64, POINTER(c_double), _ERROR]),
+    "l3_engine_preload": (c_int, [_POINTER, ProgressFunction, _POINTER, _ERROR]),
     "l3_plan": (
         c_int,
         [_POINTER, POINTER(CEngineOptions), POINTER(CSessionOptions), POINTER(CMemoryPlan), _ERROR],
@@ -188,6 +202,9 @@ _PROTOTYPES: Mapping[str, tuple[Any, list[Any]]] = {
     "l3_session_mtp": (c_int, [_POINTER, _FLOATS, _IDS, c_size_t, c_uint32, _FLOATS, _FLOATS, _ERROR]),
     "l3_session_force_routing": (c_int, [_POINTER, _IDS, c_size_t, _ERROR]),
     "l3_session_cancel": (None, [_POINTER]),
+    "l3_session_save": (c_int, [_POINTER, c_uint32, _ERROR]),
+    "l3_session_restore": (c_int, [_POINTER, c_uint32, _ERROR]),
+    "l3_session_checkpoint": (c_uint32, [_POINTER, c_uint32]),
     "l3_session_state_sha256": (c_int, [_POINTER, c_uint8 * 32, _ERROR]),
     "l3_sampler_create": (c_int, [_POINTER, POINTER(CSampling), _OUT, _ERROR]),
     "l3_sampler_destroy": (None, [_POINTER]),

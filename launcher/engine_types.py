@@ -148,36 +148,66 @@ class EngineOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionOptions:
-    """`l3_session_options`: context in tokens, chunk in tokens per prefill step (0: the engine's choice)."""
+    """`l3_session_options`: context in tokens, chunk in tokens per prefill step (0: the engine's choice).
+
+    `checkpoints` is the number of slots of `Session.save`; `session_cache_bytes` is only counted by the plan.
+    """
 
     context: int
     kv_type: KvType = KvType.F32
     chunk: int = 0
     poison: bool = False
+    checkpoints: int = 0
+    session_cache_bytes: int = 0
 
     def struct(self) -> abi.CSessionOptions:
         """The C struct."""
         return abi.CSessionOptions(
-            context=self.context, kv_type=int(self.kv_type), chunk=self.chunk, poison=int(self.poison)
+            context=self.context,
+            kv_type=int(self.kv_type),
+            chunk=self.chunk,
+            poison=int(self.poison),
+            checkpoints=self.checkpoints,
+            session_cache_bytes=self.session_cache_bytes,
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanTerm:
-    """One named part of a memory plan."""
+    """One named part of a memory plan in bytes: reserved, resident before the first token, resident when full."""
 
     name: str
     bytes: int
+    idle: int
+    full: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryPlan:
-    """`l3_memory_plan`: what a session costs. Mapped weights are file-backed and shared, the rest is allocated."""
+    """`l3_memory_plan`: what a session costs. The header names the terms and says which are mapped or allocated."""
 
     terms: tuple[PlanTerm, ...]
     allocated_bytes: int
     mapped_bytes: int
+    idle_bytes: int
+    full_bytes: int
     bytes_per_token: int
+
+    @classmethod
+    def from_struct(cls, plan: abi.CMemoryPlan) -> Self:
+        """Copies the C struct."""
+        terms = tuple(
+            PlanTerm(name=term.name.decode(), bytes=int(term.bytes), idle=int(term.idle), full=int(term.full))
+            for term in plan.terms[: plan.term_count]
+        )
+        return cls(
+            terms=terms,
+            allocated_bytes=int(plan.allocated_bytes),
+            mapped_bytes=int(plan.mapped_bytes),
+            idle_bytes=int(plan.idle_bytes),
+            full_bytes=int(plan.full_bytes),
+            bytes_per_token=int(plan.bytes_per_token),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

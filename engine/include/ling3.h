@@ -26,7 +26,7 @@ extern "C" {
 #endif
 
 /* Raised whenever a struct or a function below changes its meaning. */
-#define L3_ABI_VERSION 1u
+#define L3_ABI_VERSION 2u
 
 typedef enum l3_status {
     L3_OK = 0,
@@ -146,6 +146,16 @@ L3_API l3_status l3_package_verify(const l3_package *package, l3_progress_fn pro
 L3_API l3_status l3_package_read_rows(const l3_package *package, size_t index, uint64_t first, uint64_t count,
                                       float *out, l3_error *err);
 
+/* ---- hashing ------------------------------------------------------------------------------- */
+
+/* SHA-256 of everything in an open file from offset 0 to its end; the file's own offset stays where it is.
+ * `progress` (or NULL) gets the bytes done and the size that the file had at the start.
+ * *length receives the bytes hashed. A file that ends before the size that it had at the start is L3_E_IO. */
+L3_API l3_status l3_sha256_fd(int fd, l3_progress_fn progress, void *user, uint8_t out[32], uint64_t *length,
+                              l3_error *err);
+/* Name of the implementation in use: "sha-ni", "armv8" or "scalar". */
+L3_API const char *l3_sha256_implementation(void);
+
 /* ---- text ---------------------------------------------------------------------------------- */
 
 #define L3_TOKENIZE_SPECIAL 1u /* recognise added tokens in the text; without it they are plain text */
@@ -193,33 +203,62 @@ L3_API uint32_t l3_engine_threads(const l3_engine *engine);
 L3_API const char *l3_simd_available(void);
 /* Measured sequential read bandwidth of the engine's threads over `bytes` of memory, bytes per second. */
 L3_API l3_status l3_engine_read_bandwidth(l3_engine *engine, uint64_t bytes, double *bytes_per_second, l3_error *err);
+/* Makes every page of the package that the engine uses resident: header, tables and trunk, and the MTP layer where the
+ * engine has it. Bytes that cannot be read (a truncated file, a bad disk) are L3_E_IO here, where later they would be a
+ * signal in the middle of an evaluation. Evaluating works without it, each page is then read when it is first needed. */
+L3_API l3_status l3_engine_preload(const l3_engine *engine, l3_progress_fn progress, void *user, l3_error *err);
 
 /* ---- plan and session ---------------------------------------------------------------------- */
 
 typedef enum l3_kv_type { L3_KV_F32 = 0, L3_KV_BF16 = 1, L3_KV_F16 = 2 } l3_kv_type;
 
 typedef struct l3_session_options {
-    uint32_t context; /* tokens the session can hold */
-    uint32_t kv_type; /* l3_kv_type of the MLA latent cache */
-    uint32_t chunk;   /* tokens per prefill step; 0: 64 */
-    uint32_t poison;  /* 1: fill fresh memory with NaN patterns first (tests) */
+    uint32_t context;     /* tokens the session can hold */
+    uint32_t kv_type;     /* l3_kv_type of the MLA latent cache */
+    uint32_t chunk;       /* tokens per prefill step; 0: 64 */
+    uint32_t poison;      /* 1: fill fresh memory with NaN patterns first (tests) */
+    uint32_t checkpoints; /* slots of l3_session_save, at most 1024 */
+    uint32_t reserved;    /* zero */
+    uint64_t session_cache_bytes; /* budget of a cache of whole sessions; the plan counts it, the session ignores it */
 } l3_session_options;
 
 #define L3_PLAN_MAX_TERMS 24u
 
+/* One named part of what a process needs for a session, in bytes.
+ *   bytes  reserved: allocated, mapped or budgeted
+ *   idle   resident after l3_engine_preload and l3_session_create, before the first token
+ *   full   resident when the context is full and everything has been used
+ * Fresh memory is zero pages of the kernel, which are not resident until they are written to; so `idle` counts only
+ * what l3_session_create itself writes. Both are sums of buffers, not of pages: what is really resident can be more by
+ * one page for each end of a buffer (by one huge page, where the kernel hands those out unasked). */
 typedef struct l3_plan_term {
     char name[32];
     uint64_t bytes;
+    uint64_t idle;
+    uint64_t full;
 } l3_plan_term;
 
-/* Every byte that a session needs, by name. "weights_mapped" is file-backed and shared; all others are allocated. */
+/* Every byte that a session needs, by name. The names are stable:
+ *   mapped, file-backed and shared between processes:
+ *     weights             tensors of the trunk
+ *     mtp_weights         tensors of the MTP layer, only where it is asked for
+ *     package_tables      the rest of the package: header, directory, tokenizer, template, gaps between tensors
+ *   allocated when the session is created:
+ *     session, recurrent_state, conv_state, kv_cache, mtp_kv_cache (with MTP), timeline, logits, rope,
+ *     scratch_activations, scratch_attention, scratch_scores, scratch_experts,
+ *     prefix_checkpoints  the slots of l3_session_save
+ *   neither:
+ *     session_cache       l3_session_options.session_cache_bytes, a budget for the caller to keep
+ *     npu_staging         buffers shared with an NPU: 0, this engine computes on the CPU */
 typedef struct l3_memory_plan {
     uint32_t term_count;
     uint32_t reserved;
     l3_plan_term terms[L3_PLAN_MAX_TERMS];
-    uint64_t allocated_bytes;       /* sum of the terms that are allocated at creation */
-    uint64_t mapped_bytes;          /* weights that will be touched */
-    uint64_t bytes_per_token;       /* weight bytes read per decoded token (routed experts only) */
+    uint64_t allocated_bytes; /* sum of `bytes` over what is allocated */
+    uint64_t mapped_bytes;    /* sum of `bytes` over what is mapped */
+    uint64_t idle_bytes;      /* sum of `idle` over all terms */
+    uint64_t full_bytes;      /* sum of `full` over all terms */
+    uint64_t bytes_per_token; /* weight bytes read per decoded token (routed experts only) */
 } l3_memory_plan;
 
 /* The one function that says what a session costs; l3_session_create takes its memory from the same computation. */
@@ -231,7 +270,7 @@ typedef struct l3_session l3_session;
 L3_API l3_status l3_session_create(l3_engine *engine, const l3_session_options *options, l3_session **out,
                                    l3_error *err);
 L3_API void l3_session_destroy(l3_session *session);
-/* Forgets the timeline; keeps the memory. */
+/* Forgets the timeline and empties every checkpoint; keeps the memory. */
 L3_API void l3_session_reset(l3_session *session);
 /* Tokens consumed so far. */
 L3_API uint32_t l3_session_position(const l3_session *session);
@@ -262,6 +301,20 @@ L3_API l3_status l3_session_mtp(l3_session *session, const float *hidden, const 
 L3_API l3_status l3_session_force_routing(l3_session *session, const int32_t *experts, size_t tokens, l3_error *err);
 /* Stops a running or the next l3_session_eval; callable from another thread or a signal handler. */
 L3_API void l3_session_cancel(l3_session *session);
+/* -- checkpoints --
+ * The recurrent state cannot be computed backwards, so whoever wants to return to a position keeps the state there: a
+ * slot holds recurrent states and convolution windows. The caches are shared with the timeline, whose rows below a
+ * position stay as they are while the session goes on. None of these calls allocates. */
+
+/* Keeps the present position in a slot, whatever the slot held before. */
+L3_API l3_status l3_session_save(l3_session *session, uint32_t slot, l3_error *err);
+/* Returns to the position of a slot; there are no logits then. Slots beyond it become empty, since the rows of the
+ * caches that they need are about to be overwritten. Everything evaluated afterwards is bit for bit what a session gives
+ * that never went further. The MTP cache returns to its length at the time of the save, or to the first of its rows
+ * that was written again since, where that is less. A pending cancel and a forced routing stay in force. */
+L3_API l3_status l3_session_restore(l3_session *session, uint32_t slot, l3_error *err);
+/* Position of a slot, or UINT32_MAX where it is empty or does not exist. */
+L3_API uint32_t l3_session_checkpoint(const l3_session *session, uint32_t slot);
 /* SHA-256 over timeline, recurrent states, convolution windows and the used part of every cache. */
 L3_API l3_status l3_session_state_sha256(const l3_session *session, uint8_t out[32], l3_error *err);
 

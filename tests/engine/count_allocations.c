@@ -1,7 +1,7 @@
 /* Counts what the engine asks the system for: every allocation of the process while counting is on, and mapped bytes.
  *
  *   count_allocations PACKAGE control   allocates once on purpose; prints the count
- *   count_allocations PACKAGE decode    prints the allocations of prefill, decoding, drafting and sampling
+ *   count_allocations PACKAGE decode    prints the allocations of prefill, decoding, drafting, sampling and checkpoints
  *   count_allocations PACKAGE memory    prints lines "planned reported measured" in bytes, for several sessions
  *   count_allocations PACKAGE guard     lets a kernel allocate, which a debug build answers by aborting
  *
@@ -104,7 +104,9 @@ static void speak(const l3_package *package, l3_session *session, float *hidden,
                 &err);
         require(l3_session_eval(session, &id, 1, L3_LOGITS_LAST, logits, hidden, &err), &err);
         require(l3_session_mtp(session, hidden, &id, 1, i, logits, hidden, &err), &err);
+        require(l3_session_save(session, i % 2, &err), &err);
     }
+    require(l3_session_restore(session, 0, &err), &err);
     l3_session_reset(session);
     atomic_store(&counting, false);
     l3_sampler_destroy(sampler);
@@ -115,7 +117,7 @@ static void decode(const l3_package *package) {
     float *hidden = malloc(c->hidden_size * sizeof *hidden);
     float *logits = malloc(c->vocab_size * sizeof *logits);
     for (uint32_t i = 0; i < 6; i++) {
-        const l3_session_options options = {.context = 64, .kv_type = i % 3, .chunk = 8};
+        const l3_session_options options = {.context = 64, .kv_type = i % 3, .chunk = 8, .checkpoints = 2};
         l3_engine *engine = engine_with(package, 1 + i % 2, i < 3 ? "auto" : "scalar");
         l3_session *session = session_with(engine, &options);
         speak(package, session, hidden, logits);
@@ -129,7 +131,8 @@ static void decode(const l3_package *package) {
 
 static void memory(const l3_package *package) {
     for (uint32_t i = 0; i < 12; i++) {
-        const l3_session_options options = {.context = 1 + i * i, .kv_type = i % 3, .chunk = i, .poison = i % 2};
+        const l3_session_options options = {.context = 1 + i * i, .kv_type = i % 3,         .chunk = i,
+                                            .poison = i % 2,      .checkpoints = i * 7 % 5, .session_cache_bytes = i << 20};
         const l3_engine_options engine_options = {.threads = 1 + i % 4, .mtp = 1};
         l3_engine *engine = engine_with(package, 1 + i % 4, "");
         l3_memory_plan plan;

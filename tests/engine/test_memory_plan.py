@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,11 @@ from engine.build import build_executable, build_library
 from launcher.engine import Engine, Package, Session
 from launcher.engine_library import Library
 from launcher.engine_types import Dtype, EngineOptions, KvType, ModelConfig, SessionOptions
+from launcher.errors import UsageError
 from tests.support.packages import INTEGER, ODD, alternating, uniform, write_package
 from tests.support.programs import ENGINE_TESTS, run_program
+
+MAPPED = ("weights", "mtp_weights", "package_tables")
 
 
 @pytest.fixture(scope="module")
@@ -29,16 +33,20 @@ def persistent_terms(config: ModelConfig, options: SessionOptions, mtp: bool) ->
     kda = config.layer_count - mla
     width = config.head_count * config.head_dim
     row = (config.kv_lora_rank + config.qk_rope_head_dim) * (4 if options.kv_type is KvType.F32 else 2)
+    state, windows = 4 * kda * width * config.head_dim, 4 * kda * (config.conv_kernel - 1) * 3 * width
+    slots = options.checkpoints
     terms = {
-        "recurrent_state": 4 * kda * width * config.head_dim,
-        "conv_state": 4 * kda * (config.conv_kernel - 1) * 3 * width,
-        "kv_cache": mla * options.context * row,
-        "timeline": 4 * options.context,
-        "logits": 4 * config.vocab_size,
+        "recurrent_state": aligned(state),
+        "conv_state": aligned(windows),
+        "kv_cache": aligned(mla * options.context * row),
+        "timeline": aligned(4 * options.context),
+        "logits": aligned(4 * config.vocab_size),
+        # three words say what a slot holds
+        "prefix_checkpoints": aligned(12 * slots) + aligned(state * slots) + aligned(windows * slots),
     }
     if mtp:
-        terms["mtp_kv_cache"] = options.context * row
-    return {name: aligned(count) for name, count in terms.items()}
+        terms["mtp_kv_cache"] = aligned(options.context * row)
+    return terms
 
 
 @pytest.mark.parametrize("config", [INTEGER, ODD], ids=["integer", "odd"])
@@ -52,7 +60,9 @@ def test_the_plan_is_what_sessions_hold(config: ModelConfig, tmp_path: Path) -> 
                 with Engine(package, settings) as engine:
                     for context, chunk in ((1, 0), (7, 3), (64, 1), (128, 0), (128, 4096)):
                         for kv_type in KvType:
-                            options = SessionOptions(context=context, kv_type=kv_type, chunk=chunk)
+                            options = SessionOptions(
+                                context=context, kv_type=kv_type, chunk=chunk, checkpoints=context % 4
+                            )
                             check_plan(package, engine, settings, options)
 
 
@@ -61,14 +71,45 @@ def check_plan(package: Package, engine: Engine, settings: EngineOptions, option
     terms = {term.name: term.bytes for term in plan.terms}
     assert len(terms) == len(plan.terms)
     assert all(name.isidentifier() for name in terms)
-    assert terms.pop("weights_mapped") == plan.mapped_bytes
-    assert plan.mapped_bytes == sum(t.length for t in package.tensors() if settings.mtp or t.group == 0)
+    mapped = [terms.pop(name) for name in MAPPED if name in terms]
+    assert len(mapped) == 2 + settings.mtp
+    assert sum(mapped) == plan.mapped_bytes
+    by_group = [sum(t.length for t in package.tensors() if t.group == group) for group in (0, 1)]
+    assert mapped[:-1] == by_group[: 1 + settings.mtp]
+    assert (terms.pop("session_cache"), terms.pop("npu_staging")) == (0, 0)
     assert sum(terms.values()) == plan.allocated_bytes
     expected = persistent_terms(package.config, options, settings.mtp)
     assert {name: terms[name] for name in expected} == expected
     assert ("mtp_kv_cache" in terms) == settings.mtp
     with Session(engine, options) as session:
         assert session.allocated == plan.allocated_bytes
+
+
+def test_a_plan_tells_idle_from_full(path: Path) -> None:
+    options = SessionOptions(context=128, checkpoints=3, session_cache_bytes=1 << 20)
+    with Package(path, library=Library(build_library())) as package:
+        plan = package.plan(EngineOptions(threads=2, mtp=True), options)
+        poisoned = package.plan(EngineOptions(threads=2, mtp=True), replace(options, poison=True))
+        size = path.stat().st_size
+    assert sum(term.bytes for term in plan.terms) == plan.full_bytes
+    assert sum(term.idle for term in plan.terms) == plan.idle_bytes
+    assert sum(term.full for term in plan.terms) == plan.full_bytes
+    assert plan.mapped_bytes <= size < plan.mapped_bytes + 65536  # all but a gap before the MTP layer
+    assert plan.full_bytes == plan.allocated_bytes + plan.mapped_bytes + (1 << 20)
+    for term in plan.terms:
+        assert term.full == term.bytes, term
+        assert term.idle == (term.bytes if term.name in {*MAPPED, "session", "rope"} else 0), term
+    assert poisoned.idle_bytes == plan.full_bytes - (1 << 20)
+
+
+def test_slots_and_budgets_have_limits(path: Path) -> None:
+    with Package(path, library=Library(build_library())) as package:
+        for options, message in (
+            (SessionOptions(context=8, checkpoints=1025), "1025 checkpoints; at most 1024 are possible"),
+            (SessionOptions(context=8, session_cache_bytes=1 << 51), "a session cache of 2251799813685248 bytes"),
+        ):
+            with pytest.raises(UsageError, match=message):
+                package.plan(EngineOptions(threads=1), options)
 
 
 @pytest.fixture(scope="module")

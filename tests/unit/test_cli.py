@@ -123,7 +123,7 @@ def test_contexts_of_the_built_in_model() -> None:
     for row in found["contexts"]:
         assert row["total_bytes"] == sum(row["terms"].values())
     text = run("--list-contexts", "--demo", "--kv-cache", "f32").stdout.decode()
-    assert "weights_mapped" in text
+    assert "weights" in text
 
 
 def test_one_question_one_answer() -> None:

@@ -27,8 +27,18 @@ class FakePackage:
     def plan(self, engine: EngineOptions, session: SessionOptions) -> MemoryPlan:
         if session.context > self.config.max_context:
             raise AssertionError("planned a context that the package does not allow")
-        terms = (PlanTerm(name="weights_mapped", bytes=1000), PlanTerm(name="kv_cache", bytes=session.context))
-        return MemoryPlan(terms=terms, allocated_bytes=session.context, mapped_bytes=1000, bytes_per_token=1)
+        terms = (
+            PlanTerm(name="weights", bytes=1000, idle=1000, full=1000),
+            PlanTerm(name="kv_cache", bytes=session.context, idle=0, full=session.context),
+        )
+        return MemoryPlan(
+            terms=terms,
+            allocated_bytes=session.context,
+            mapped_bytes=1000,
+            idle_bytes=1000,
+            full_bytes=1000 + session.context,
+            bytes_per_token=1,
+        )
 
 
 def memory(available: int) -> Memory:
@@ -59,7 +69,7 @@ def test_small_package_gets_a_row_for_its_own_limit() -> None:
 def test_text_has_every_term_and_verdict() -> None:
     text = table_text(table(65536, 16384, 33768), Catalogue(Language.ENGLISH))
     for word in (
-        "weights_mapped",
+        "weights",
         "kv_cache",
         "total",
         "256K",

@@ -63,6 +63,8 @@ def test_code_points_are_never_cut(package: Package) -> None:
 def test_plan_is_what_the_session_holds(package: Package, session: Session) -> None:
     plan = package.plan(EngineOptions(), session.options)
     assert session.allocated == plan.allocated_bytes
+    trunk = [tensor for tensor in package.tensors() if tensor.group == 0]
+    assert plan.mapped_bytes == max(tensor.offset + tensor.length for tensor in trunk)
     assert sum(term.bytes for term in plan.terms) == plan.allocated_bytes + plan.mapped_bytes
 
 

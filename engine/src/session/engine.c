@@ -5,7 +5,9 @@
 #include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "base/cpu.h"
 #include "base/error.h"
@@ -93,6 +95,93 @@ void l3_engine_destroy(l3_engine *engine) {
 
 const char *l3_engine_simd(const l3_engine *engine) { return engine->kernels->name; }
 uint32_t l3_engine_threads(const l3_engine *engine) { return engine->threads; }
+
+/* -- preload -- */
+
+#define PRELOAD_PIECE (32ull << 20)
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ 22 /* Linux 5.14 */
+#endif
+
+typedef struct preload {
+    const l3_package *package;
+    l3_progress_fn progress;
+    void *user;
+    uint64_t done;
+    uint64_t total;
+    bool touch; /* the kernel cannot populate: read a byte of every page */
+    l3_error *err;
+} preload;
+
+/* Reading beyond the end of a file that became shorter is a signal, so look before. */
+static l3_status check_size(const preload *p) {
+    struct stat st;
+    if (fstat(p->package->fd, &st) != 0) {
+        return l3_fail_errno(p->err, L3_E_IO, errno, "cannot stat the package");
+    }
+    if ((uint64_t)st.st_size < p->package->size) {
+        return l3_fail(p->err, L3_E_IO, "the package was cut to %lld of %llu bytes while it is open",
+                       (long long)st.st_size, (unsigned long long)p->package->size);
+    }
+    return L3_OK;
+}
+
+static l3_status touch_pages(const preload *p, const volatile uint8_t *piece, uint64_t bytes) {
+    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+    l3_status status = check_size(p);
+    if (status != L3_OK) {
+        return status;
+    }
+    for (uint64_t at = 0; at < bytes; at += page) {
+        (void)piece[at];
+    }
+    return L3_OK;
+}
+
+static l3_status preload_piece(preload *p, uint8_t *piece, uint64_t bytes) {
+    (void)madvise(piece, (size_t)bytes, MADV_WILLNEED); /* one long read instead of many short ones; only advice */
+    while (!p->touch && madvise(piece, (size_t)bytes, MADV_POPULATE_READ) != 0) {
+        if (errno == EINVAL) {
+            p->touch = true;
+        } else if (errno == ENOMEM) {
+            return l3_fail_errno(p->err, L3_E_MEMORY, errno, "no memory to load the package");
+        } else if (errno != EAGAIN && errno != EINTR) {
+            l3_status status = check_size(p);
+            return status != L3_OK ? status : l3_fail_errno(p->err, L3_E_IO, errno, "cannot read the package");
+        }
+    }
+    return p->touch ? touch_pages(p, piece, bytes) : L3_OK;
+}
+
+static l3_status preload_map(preload *p, const void *map, uint64_t bytes) {
+    uint8_t *base = (uint8_t *)(uintptr_t)map; /* madvise wants it writable, and writes nothing */
+    for (uint64_t at = 0; at < bytes; at += PRELOAD_PIECE) {
+        uint64_t n = bytes - at < PRELOAD_PIECE ? bytes - at : PRELOAD_PIECE;
+        l3_status status = preload_piece(p, base + at, n);
+        if (status != L3_OK) {
+            return status;
+        }
+        p->done += n;
+        if (p->progress != NULL && p->progress(p->user, p->done, p->total) != 0) {
+            return l3_fail(p->err, L3_E_CANCELLED, "cancelled after loading %llu of %llu bytes",
+                           (unsigned long long)p->done, (unsigned long long)p->total);
+        }
+    }
+    return L3_OK;
+}
+
+l3_status l3_engine_preload(const l3_engine *engine, l3_progress_fn progress, void *user, l3_error *err) {
+    preload p = {.progress = progress, .user = user, .err = err};
+    l3_status status;
+    if (engine == NULL) {
+        return l3_fail(err, L3_E_ARG, "l3_engine_preload: engine is NULL");
+    }
+    l3_error_clear(err);
+    p.package = engine->package;
+    p.total = engine->package->mapped + engine->mtp_map_bytes;
+    status = preload_map(&p, engine->package->base, engine->package->mapped);
+    return status != L3_OK ? status : preload_map(&p, engine->mtp_map, engine->mtp_map_bytes);
+}
 
 /* -- read bandwidth -- */
 

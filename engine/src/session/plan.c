@@ -12,23 +12,31 @@
 #define ALIGNMENT 64u
 #define DEFAULT_CHUNK 64u
 #define MAX_CHUNK 4096u
+#define MAX_CHECKPOINTS 1024u
+#define MAX_SESSION_CACHE (1ull << 50)
 
 typedef struct layout {
     uint8_t *base; /* NULL: count only */
     uint64_t used;
     bool overflow;
+    bool resident; /* whoever creates the session writes to what is taken now */
     l3_memory_plan *plan;
 } layout;
 
-static void add_term(l3_memory_plan *plan, const char *term, uint64_t bytes) {
-    for (uint32_t i = 0; i < plan->term_count; i++) {
-        if (strcmp(plan->terms[i].name, term) == 0) {
-            plan->terms[i].bytes += bytes;
-            return;
-        }
+static void add_term(l3_memory_plan *plan, const char *name, uint64_t bytes, uint64_t idle, uint64_t full) {
+    l3_plan_term *term = NULL;
+    for (uint32_t i = 0; i < plan->term_count && term == NULL; i++) {
+        term = strcmp(plan->terms[i].name, name) == 0 ? &plan->terms[i] : NULL;
     }
-    snprintf(plan->terms[plan->term_count].name, sizeof plan->terms[0].name, "%s", term);
-    plan->terms[plan->term_count++].bytes = bytes;
+    if (term == NULL) {
+        term = &plan->terms[plan->term_count++];
+        snprintf(term->name, sizeof term->name, "%s", name);
+    }
+    term->bytes += bytes;
+    term->idle += idle;
+    term->full += full;
+    plan->idle_bytes += idle;
+    plan->full_bytes += full;
 }
 
 /* count x each x size bytes under the name of a term. */
@@ -41,7 +49,7 @@ static void *take(layout *l, const char *term, uint64_t count, uint64_t each, si
         l->overflow = true;
         return NULL;
     }
-    add_term(l->plan, term, end - at);
+    add_term(l->plan, term, end - at, l->resident ? end - at : 0, end - at);
     l->used = end;
     if (l->base != NULL) {
         l3_memory_forbid(l->base + at + bytes, (size_t)(end - at - bytes));
@@ -74,21 +82,41 @@ static void take_activations(layout *l, const char *term, uint64_t count, uint64
     out->sum8 = take(l, term, count, stride / L3_GROUP, sizeof(int32_t));
 }
 
+static uint64_t kda_layers(const l3_config *c) { return c->layer_count - l3_mla_layers(c); }
+
+uint64_t l3_kda_floats(const l3_config *c) { return kda_layers(c) * c->head_count * c->head_dim * c->head_dim; }
+
+uint64_t l3_conv_floats(const l3_config *c) {
+    return kda_layers(c) * (c->conv_kernel - 1) * 3 * c->head_count * c->head_dim;
+}
+
+/* What l3_session_create writes to. */
+static void take_initialised(layout *l, const l3_config *c, const l3_session_options *o, l3_buffers *b) {
+    l->resident = true;
+    (void)take(l, "session", 1, 1, sizeof(l3_session)); /* the struct itself lies at the start */
+    b->rope_inverse = take(l, "rope", c->qk_rope_head_dim / 2, 1, sizeof(double));
+    l->resident = o->poison != 0;
+}
+
 static void take_state(layout *l, const l3_config *c, bool mtp, const l3_session_options *o, l3_buffers *b) {
-    uint64_t p = (uint64_t)c->head_count * c->head_dim;
     uint64_t mla = l3_mla_layers(c);
-    uint64_t kda = c->layer_count - mla;
     uint64_t width = c->kv_lora_rank + c->qk_rope_head_dim;
     size_t kv = l3_kv_bytes(o->kv_type);
-    b->kda_state = take(l, "recurrent_state", kda * p, c->head_dim, sizeof(float));
-    b->conv_state = take(l, "conv_state", kda * (c->conv_kernel - 1), 3 * p, sizeof(float));
+    b->kda_state = take(l, "recurrent_state", l3_kda_floats(c), 1, sizeof(float));
+    b->conv_state = take(l, "conv_state", l3_conv_floats(c), 1, sizeof(float));
     b->kv_cache = take(l, "kv_cache", mla * o->context, width, kv);
     if (mtp) {
         b->mtp_cache = take(l, "mtp_kv_cache", o->context, width, kv);
     }
     b->tokens = take(l, "timeline", o->context, 1, sizeof(int32_t));
     b->logits = take(l, "logits", c->vocab_size, 1, sizeof(float));
-    b->rope_inverse = take(l, "rope", c->qk_rope_head_dim / 2, 1, sizeof(double));
+}
+
+static void take_checkpoints(layout *l, const l3_config *c, const l3_session_options *o, l3_buffers *b) {
+    const char *term = "prefix_checkpoints";
+    b->checkpoints = take(l, term, o->checkpoints, 1, sizeof(l3_checkpoint));
+    b->checkpoint_kda = take(l, term, o->checkpoints, l3_kda_floats(c), sizeof(float));
+    b->checkpoint_conv = take(l, term, o->checkpoints, l3_conv_floats(c), sizeof(float));
 }
 
 static void take_attention(layout *l, const l3_config *c, uint32_t threads, const l3_session_options *o,
@@ -174,14 +202,24 @@ static uint64_t layer_bytes_per_token(const l3_config *c, const l3_layer *y) {
     return matrices_bytes(all, sizeof all / sizeof all[0]) + (y->is_moe ? c->experts_per_token * expert : 0);
 }
 
+static void add_mapped(l3_memory_plan *plan, const char *name, uint64_t bytes) {
+    add_term(plan, name, bytes, bytes, bytes);
+    plan->mapped_bytes += bytes;
+}
+
 static void count_weights(const l3_package *package, bool mtp, l3_memory_plan *plan) {
     const l3_config *c = &package->config;
+    uint64_t sums[2] = {0};
+    uint64_t mapped = package->mapped;
     for (uint32_t i = 0; i < package->tensor_count; i++) {
-        if (package->tensors[i].group == 0 || mtp) {
-            plan->mapped_bytes += package->tensors[i].length;
-        }
+        sums[package->tensors[i].group != 0] += package->tensors[i].length;
     }
-    add_term(plan, "weights_mapped", plan->mapped_bytes);
+    add_mapped(plan, "weights", sums[0]);
+    if (mtp) {
+        add_mapped(plan, "mtp_weights", sums[1]);
+        mapped += package->size - l3_mtp_offset(package);
+    }
+    add_mapped(plan, "package_tables", mapped - plan->mapped_bytes);
     plan->bytes_per_token = package->weights.head.matrix_bytes + package->weights.embedding.tile_bytes;
     for (uint32_t i = 0; i < c->layer_count; i++) {
         plan->bytes_per_token += layer_bytes_per_token(c, &package->weights.layers[i]);
@@ -201,6 +239,13 @@ static l3_status check_options(const l3_package *package, const l3_session_optio
     if (out->chunk > MAX_CHUNK) {
         return l3_fail(err, L3_E_ARG, "chunk %u; at most %u tokens are possible", out->chunk, MAX_CHUNK);
     }
+    if (out->checkpoints > MAX_CHECKPOINTS) {
+        return l3_fail(err, L3_E_ARG, "%u checkpoints; at most %u are possible", out->checkpoints, MAX_CHECKPOINTS);
+    }
+    if (out->session_cache_bytes > MAX_SESSION_CACHE) {
+        return l3_fail(err, L3_E_ARG, "a session cache of %llu bytes; at most %llu are possible",
+                       (unsigned long long)out->session_cache_bytes, MAX_SESSION_CACHE);
+    }
     out->chunk = out->chunk > 0 ? out->chunk : DEFAULT_CHUNK;
     out->chunk = out->chunk < out->context ? out->chunk : out->context;
     return L3_OK;
@@ -218,11 +263,14 @@ l3_status l3_layout(const l3_package *package, bool mtp, uint32_t threads, const
     }
     memset(plan, 0, sizeof *plan);
     count_weights(package, mtp, plan);
-    (void)take(&l, "session", 1, 1, sizeof(l3_session)); /* the struct itself lies at the start */
+    take_initialised(&l, c, &o, &buffers);
     take_state(&l, c, mtp, &o, &buffers);
     take_stream(&l, c, &o, &buffers);
     take_attention(&l, c, threads, &o, &buffers);
     take_feed_forward(&l, c, &o, &buffers);
+    take_checkpoints(&l, c, &o, &buffers);
+    add_term(plan, "session_cache", o.session_cache_bytes, 0, o.session_cache_bytes);
+    add_term(plan, "npu_staging", 0, 0, 0);
     if (l.overflow) {
         return l3_fail(err, L3_E_MEMORY, "a context of %u tokens does not fit an address space", o.context);
     }
@@ -233,6 +281,7 @@ l3_status l3_layout(const l3_package *package, bool mtp, uint32_t threads, const
         session->context = o.context;
         session->kv_type = o.kv_type;
         session->chunk = o.chunk;
+        session->checkpoint_count = o.checkpoints;
         session->act_stride = (uint32_t)activation_stride(c);
     }
     return L3_OK;

@@ -8,15 +8,9 @@
 #include "base/memory.h"
 #include "base/sha256.h"
 
-static size_t kda_floats(const l3_session *s) {
-    const l3_config *c = s->config;
-    return (size_t)(c->layer_count - l3_mla_layers(c)) * c->head_count * c->head_dim * c->head_dim;
-}
+static size_t kda_floats(const l3_session *s) { return (size_t)l3_kda_floats(s->config); }
 
-static size_t conv_floats(const l3_session *s) {
-    const l3_config *c = s->config;
-    return (size_t)(c->layer_count - l3_mla_layers(c)) * (c->conv_kernel - 1) * 3 * c->head_count * c->head_dim;
-}
+static size_t conv_floats(const l3_session *s) { return (size_t)l3_conv_floats(s->config); }
 
 static size_t cache_row_bytes(const l3_session *s) {
     return (s->config->kv_lora_rank + s->config->qk_rope_head_dim) * l3_kv_bytes(s->kv_type);
@@ -81,6 +75,12 @@ void l3_session_destroy(l3_session *session) {
     }
 }
 
+static void empty_checkpoints(l3_session *s) {
+    for (uint32_t i = 0; i < s->checkpoint_count; i++) {
+        s->b.checkpoints[i].used = 0;
+    }
+}
+
 void l3_session_reset(l3_session *session) {
     memset(session->b.kda_state, 0, kda_floats(session) * sizeof(float));
     memset(session->b.conv_state, 0, conv_floats(session) * sizeof(float));
@@ -89,6 +89,7 @@ void l3_session_reset(l3_session *session) {
     session->has_logits = false;
     session->forced = NULL;
     atomic_store(&session->cancelled, false);
+    empty_checkpoints(session);
 }
 
 uint32_t l3_session_position(const l3_session *session) { return session->position; }
@@ -96,6 +97,75 @@ const int32_t *l3_session_tokens(const l3_session *session) { return session->b.
 uint64_t l3_session_allocated(const l3_session *session) { return session->bytes; }
 const float *l3_session_logits(const l3_session *session) { return session->has_logits ? session->b.logits : NULL; }
 void l3_session_cancel(l3_session *session) { atomic_store(&session->cancelled, true); }
+
+/* -- checkpoints -- */
+
+static l3_status check_slot(const l3_session *s, uint32_t slot, l3_error *err) {
+    if (s == NULL) {
+        return l3_fail(err, L3_E_ARG, "checkpoints: session is NULL");
+    }
+    if (slot >= s->checkpoint_count) {
+        return l3_fail(err, L3_E_ARG, "checkpoint %u; the session was created with %u", slot, s->checkpoint_count);
+    }
+    return L3_OK;
+}
+
+l3_status l3_session_save(l3_session *session, uint32_t slot, l3_error *err) {
+    l3_status status = check_slot(session, slot, err);
+    size_t kda;
+    size_t conv;
+    if (status != L3_OK) {
+        return status;
+    }
+    kda = kda_floats(session);
+    conv = conv_floats(session);
+    memcpy(session->b.checkpoint_kda + slot * kda, session->b.kda_state, kda * sizeof(float));
+    memcpy(session->b.checkpoint_conv + slot * conv, session->b.conv_state, conv * sizeof(float));
+    session->b.checkpoints[slot] =
+        (l3_checkpoint){.used = 1, .position = session->position, .mtp_position = session->mtp_position};
+    return L3_OK;
+}
+
+l3_status l3_session_restore(l3_session *session, uint32_t slot, l3_error *err) {
+    l3_status status = check_slot(session, slot, err);
+    const l3_checkpoint *from;
+    size_t kda;
+    size_t conv;
+    if (status != L3_OK) {
+        return status;
+    }
+    from = &session->b.checkpoints[slot];
+    if (!from->used) {
+        return l3_fail(err, L3_E_ARG, "checkpoint %u is empty", slot);
+    }
+    kda = kda_floats(session);
+    conv = conv_floats(session);
+    memcpy(session->b.kda_state, session->b.checkpoint_kda + slot * kda, kda * sizeof(float));
+    memcpy(session->b.conv_state, session->b.checkpoint_conv + slot * conv, conv * sizeof(float));
+    session->position = from->position;
+    session->mtp_position = from->mtp_position;
+    session->has_logits = false;
+    for (uint32_t i = 0; i < session->checkpoint_count; i++) {
+        session->b.checkpoints[i].used &= session->b.checkpoints[i].position <= session->position;
+    }
+    return L3_OK;
+}
+
+uint32_t l3_session_checkpoint(const l3_session *session, uint32_t slot) {
+    if (session == NULL || slot >= session->checkpoint_count || !session->b.checkpoints[slot].used) {
+        return UINT32_MAX;
+    }
+    return session->b.checkpoints[slot].position;
+}
+
+/* Rows of the MTP cache from `position` on are written again: no checkpoint may return to them. */
+static void shorten_mtp_checkpoints(l3_session *s, uint32_t position) {
+    for (uint32_t i = 0; i < s->checkpoint_count; i++) {
+        if (s->b.checkpoints[i].mtp_position > position) {
+            s->b.checkpoints[i].mtp_position = position;
+        }
+    }
+}
 
 static l3_status check_ids(const l3_session *s, const int32_t *ids, size_t count, l3_error *err) {
     for (size_t i = 0; i < count; i++) {
@@ -191,6 +261,7 @@ l3_status l3_session_mtp(l3_session *session, const float *hidden, const int32_t
         return status;
     }
     h = session->config->hidden_size;
+    shorten_mtp_checkpoints(session, position);
     l3_memory_freeze();
     for (size_t done = 0; done < count;) {
         uint32_t n = count - done < session->chunk ? (uint32_t)(count - done) : session->chunk;

@@ -41,6 +41,13 @@ typedef struct l3_product {
     uint32_t first_tile; /* in the numbering of the whole parallel product */
 } l3_product;
 
+/* One slot of l3_session_save; its states lie in the buffers checkpoint_kda and checkpoint_conv. */
+typedef struct l3_checkpoint {
+    uint32_t used;
+    uint32_t position;
+    uint32_t mtp_position;
+} l3_checkpoint;
+
 /* Every buffer of a session. C = chunk, k = experts per token, P = heads * head_dim. */
 typedef struct l3_buffers {
     /* persistent */
@@ -51,6 +58,9 @@ typedef struct l3_buffers {
     int32_t *tokens;     /* [context] */
     float *logits;       /* [vocab] */
     float *rope_inverse; /* [rope / 2] as pairs of float holding one double */
+    l3_checkpoint *checkpoints; /* [slots] */
+    float *checkpoint_kda;      /* [slots] as kda_state */
+    float *checkpoint_conv;     /* [slots] as conv_state */
     /* scratch */
     float *x;                /* [C][H] residual stream */
     float *norm;             /* [C][2 H] */
@@ -95,6 +105,7 @@ struct l3_session {
     uint32_t chunk;
     uint32_t position;     /* tokens consumed */
     uint32_t mtp_position; /* length of the MTP cache */
+    uint32_t checkpoint_count;
     bool has_logits;
     atomic_bool cancelled;
     const int32_t *forced; /* [MoE layers of the trunk][forced_tokens][k] or NULL */
@@ -118,6 +129,9 @@ l3_status l3_layout(const l3_package *package, bool mtp, uint32_t threads, const
 uint32_t l3_resolve_threads(uint32_t threads);
 /* Layers of the trunk that attend by MLA. */
 uint32_t l3_mla_layers(const l3_config *config);
+/* Floats of all recurrent states of the trunk, and of all its convolution windows. */
+uint64_t l3_kda_floats(const l3_config *config);
+uint64_t l3_conv_floats(const l3_config *config);
 
 /* -- the forward pass (model/) -- */
 
