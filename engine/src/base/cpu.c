@@ -28,19 +28,34 @@ bool l3_cpu_has_avx2(void) {
     return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b & (1u << 5)) != 0 && (b & (1u << 8)) != 0;
 }
 
+bool l3_cpu_has_sha_ni(void) {
+    unsigned a, b, c, d;
+    const unsigned ssse3_sse41 = (1u << 9) | (1u << 19);
+    if (!__get_cpuid(1, &a, &b, &c, &d) || (c & ssse3_sse41) != ssse3_sse41) {
+        return false;
+    }
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b & (1u << 29)) != 0;
+}
+
 bool l3_cpu_has_neon_dotprod(void) { return false; }
+bool l3_cpu_has_armv8_sha2(void) { return false; }
 
 #elif defined(__aarch64__)
 #include <sys/auxv.h>
 
+#define L3_HWCAP_SHA2 (1ul << 6)
 #define L3_HWCAP_ASIMDDP (1ul << 20)
 
 bool l3_cpu_has_avx2(void) { return false; }
+bool l3_cpu_has_sha_ni(void) { return false; }
 bool l3_cpu_has_neon_dotprod(void) { return (getauxval(AT_HWCAP) & L3_HWCAP_ASIMDDP) != 0; }
+bool l3_cpu_has_armv8_sha2(void) { return (getauxval(AT_HWCAP) & L3_HWCAP_SHA2) != 0; }
 
 #else
 bool l3_cpu_has_avx2(void) { return false; }
 bool l3_cpu_has_neon_dotprod(void) { return false; }
+bool l3_cpu_has_sha_ni(void) { return false; }
+bool l3_cpu_has_armv8_sha2(void) { return false; }
 #endif
 
 /* -1 where the kernel tells none. */

@@ -9,6 +9,8 @@
 
 bool l3_cpu_has_avx2(void);        /* AVX2, F16C and an operating system that saves the registers */
 bool l3_cpu_has_neon_dotprod(void);
+bool l3_cpu_has_sha_ni(void);      /* the SHA extensions of x86 and the SSE4.1 shuffles that go with them */
+bool l3_cpu_has_armv8_sha2(void);
 
 /* Cores of the highest cpu_capacity that this process may run on (all permitted cores where the kernel tells no
  * capacities). Writes at most L3_MAX_CPUS core numbers; returns how many, at least 1 with cores[0] = -1 when unknown. */

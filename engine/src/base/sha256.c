@@ -1,9 +1,11 @@
 #include "base/sha256.h"
 
+#include <stdatomic.h>
 #include <string.h>
 
-/* First 32 bits of the fractional parts of the cube roots of the first 64 primes. */
-static const uint32_t round_constants[64] = {
+#include "ling3.h"
+
+const uint32_t l3_sha256_round_constants[64] = {
     0x428a2f98u, 0x71374491u, 0xb5c0fbcfu, 0xe9b5dba5u, 0x3956c25bu, 0x59f111f1u, 0x923f82a4u, 0xab1c5ed5u,
     0xd807aa98u, 0x12835b01u, 0x243185beu, 0x550c7dc3u, 0x72be5d74u, 0x80deb1feu, 0x9bdc06a7u, 0xc19bf174u,
     0xe49b69c1u, 0xefbe4786u, 0x0fc19dc6u, 0x240ca1ccu, 0x2de92c6fu, 0x4a7484aau, 0x5cb0a9dcu, 0x76f988dau,
@@ -19,7 +21,7 @@ static uint32_t load_big_endian(const uint8_t *p) {
     return ((uint32_t)p[0] << 24) | ((uint32_t)p[1] << 16) | ((uint32_t)p[2] << 8) | (uint32_t)p[3];
 }
 
-static void compress(uint32_t state[8], const uint8_t *block) {
+static void compress_block(uint32_t state[8], const uint8_t *block) {
     uint32_t w[64];
     uint32_t v[8];
     for (size_t t = 0; t < 16; t++) {
@@ -34,7 +36,7 @@ static void compress(uint32_t state[8], const uint8_t *block) {
     for (size_t t = 0; t < 64; t++) {
         uint32_t s1 = rotate_right(v[4], 6) ^ rotate_right(v[4], 11) ^ rotate_right(v[4], 25);
         uint32_t choice = (v[4] & v[5]) ^ (~v[4] & v[6]);
-        uint32_t t1 = v[7] + s1 + choice + round_constants[t] + w[t];
+        uint32_t t1 = v[7] + s1 + choice + l3_sha256_round_constants[t] + w[t];
         uint32_t s0 = rotate_right(v[0], 2) ^ rotate_right(v[0], 13) ^ rotate_right(v[0], 22);
         uint32_t majority = (v[0] & v[1]) ^ (v[0] & v[2]) ^ (v[1] & v[2]);
         uint32_t t2 = s0 + majority;
@@ -52,9 +54,55 @@ static void compress(uint32_t state[8], const uint8_t *block) {
     }
 }
 
-void l3_sha256_init(l3_sha256 *hash) {
+static void compress(uint32_t state[8], const uint8_t *blocks, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        compress_block(state, blocks + 64 * i);
+    }
+}
+
+static bool always(void) { return true; }
+
+const l3_sha256_variant l3_sha256_scalar = {.name = "scalar", .available = always, .compress = compress};
+
+/* Best first. */
+static const l3_sha256_variant *const variants[] = {
+#if defined(__x86_64__)
+    &l3_sha256_sha_ni,
+#elif defined(__aarch64__)
+    &l3_sha256_armv8,
+#endif
+    &l3_sha256_scalar,
+};
+
+const l3_sha256_variant *l3_sha256_find(const char *name) {
+    for (size_t i = 0; i < sizeof variants / sizeof variants[0]; i++) {
+        if ((name[0] == '\0' || strcmp(name, variants[i]->name) == 0) && variants[i]->available()) {
+            return variants[i];
+        }
+    }
+    return NULL;
+}
+
+/* Kept, because asking the processor costs a trip to the hypervisor on virtual machines. Threads that come at the same
+ * time find the same answer. */
+static const l3_sha256_variant *best(void) {
+    static const l3_sha256_variant *_Atomic chosen;
+    const l3_sha256_variant *variant = atomic_load_explicit(&chosen, memory_order_relaxed);
+    if (variant == NULL) {
+        variant = l3_sha256_find("");
+        atomic_store_explicit(&chosen, variant, memory_order_relaxed);
+    }
+    return variant;
+}
+
+const char *l3_sha256_implementation(void) { return best()->name; }
+
+void l3_sha256_init(l3_sha256 *hash) { l3_sha256_init_with(hash, best()); }
+
+void l3_sha256_init_with(l3_sha256 *hash, const l3_sha256_variant *variant) {
     static const uint32_t initial[8] = {0x6a09e667u, 0xbb67ae85u, 0x3c6ef372u, 0xa54ff53au,
                                         0x510e527fu, 0x9b05688cu, 0x1f83d9abu, 0x5be0cd19u};
+    hash->compress = variant->compress;
     memcpy(hash->state, initial, sizeof initial);
     hash->length = 0;
 }
@@ -73,10 +121,13 @@ void l3_sha256_update(l3_sha256 *hash, const void *data, size_t length) {
         if (used + take < 64) {
             return;
         }
-        compress(hash->state, hash->block);
+        hash->compress(hash->state, hash->block, 1);
     }
-    for (; length >= 64; p += 64, length -= 64) {
-        compress(hash->state, p);
+    if (length >= 64) {
+        size_t whole = length / 64;
+        hash->compress(hash->state, p, whole);
+        p += 64 * whole;
+        length %= 64;
     }
     if (length > 0) {
         memcpy(hash->block, p, length);

@@ -15,7 +15,7 @@
 #include "base/sha256.h"
 #include "package/package.h"
 
-#define STEP (4u << 20)
+#define STEP L3_SHA256_STEP
 
 typedef struct verification {
     const l3_package *package;
