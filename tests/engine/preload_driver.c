@@ -1,0 +1,98 @@
+/* Loads a package under a kernel that answers as asked, and says what became resident.
+ *
+ *   preload_driver PACKAGE MODE    MODE: plain, mtp, old (a kernel without MADV_POPULATE_READ), full (no memory),
+ *                                  stop (cancelled at the second call), cut, oldcut (the file is cut after it is opened)
+ *
+ * Prints the status, the last progress and its total, the number of calls, the resident bytes of the mapping, and the
+ * message. Link with -Wl,--wrap=madvise. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "session/session.h"
+
+int __real_madvise(void *address, size_t length, int advice);
+int __wrap_madvise(void *address, size_t length, int advice);
+
+static const char *mode;
+static unsigned calls;
+static uint64_t last_done;
+static uint64_t last_total;
+
+int __wrap_madvise(void *address, size_t length, int advice) {
+    if (advice == 22 && strncmp(mode, "old", 3) == 0) {
+        errno = EINVAL;
+        return -1;
+    }
+    if (advice == 22 && strcmp(mode, "full") == 0) {
+        errno = ENOMEM;
+        return -1;
+    }
+    return __real_madvise(address, length, advice);
+}
+
+static int progress(void *user, uint64_t done, uint64_t total) {
+    (void)user;
+    if (done <= last_done || (last_total != 0 && total != last_total)) {
+        abort();
+    }
+    calls++;
+    last_done = done;
+    last_total = total;
+    return strcmp(mode, "stop") == 0 && calls == 2;
+}
+
+static void require(l3_status status, const l3_error *err) {
+    if (status != L3_OK) {
+        fprintf(stderr, "%s\n", err->message);
+        exit(1);
+    }
+}
+
+/* Resident bytes of this process's mappings of the file. */
+static unsigned long long resident(const char *path) {
+    FILE *file = fopen("/proc/self/smaps", "r");
+    char line[1024];
+    unsigned long long sum = 0;
+    int inside = 0;
+    while (file != NULL && fgets(line, sizeof line, file) != NULL) {
+        unsigned long long kib;
+        if (strchr(line, '-') != NULL && strstr(line, ":") != NULL && strstr(line, " kB") == NULL) {
+            inside = strstr(line, path) != NULL;
+        } else if (inside && sscanf(line, "Rss: %llu kB", &kib) == 1) {
+            sum += kib * 1024;
+        }
+    }
+    if (file != NULL) {
+        fclose(file);
+    }
+    return sum;
+}
+
+int main(int argc, char **argv) {
+    l3_engine_options options = {.threads = 1};
+    l3_package *package = NULL;
+    l3_engine *engine = NULL;
+    l3_error err = {0};
+    l3_status status;
+    if (argc != 3) {
+        fprintf(stderr, "usage: preload_driver PACKAGE MODE\n");
+        return 2;
+    }
+    mode = argv[2];
+    options.mtp = strcmp(mode, "mtp") == 0;
+    require(l3_package_open(argv[1], &package, &err), &err);
+    require(l3_engine_create(package, &options, &engine, &err), &err);
+    if (strstr(mode, "cut") != NULL && truncate(argv[1], (off_t)(package->mapped / 2)) != 0) {
+        return 1;
+    }
+    status = l3_engine_preload(engine, progress, NULL, &err);
+    printf("%s\t%llu\t%llu\t%u\t%llu\t%s\n", l3_status_name((int32_t)status), (unsigned long long)last_done,
+           (unsigned long long)last_total, calls, resident(argv[1]), err.message);
+    l3_engine_destroy(engine);
+    l3_package_close(package);
+    return 0;
+}
