@@ -17,10 +17,12 @@ from types import FrameType
 from typing import TextIO
 
 from launcher import __version__
-from launcher.errors import EXIT_SIGINT, EXIT_SIGTERM, InternalError, MindnanoError, ResourceError
+from launcher.errors import EXIT_SIGINT, EXIT_SIGTERM, InternalError, MindnanoError, ResourceError, UsageError
 from launcher.messages import Catalogue, Language
-from launcher.options import ColorMode, Command, Options, language_of, parse
+from launcher.option_table import ColorMode, Command
+from launcher.options import Options, language_of, parse
 
+_NPU_CHILD = "--npu-child"  # how --check=deep starts this program for its self-test
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -32,8 +34,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else list(arguments)
     texts = Catalogue(Language.ENGLISH)
     try:
+        if given[:1] == [_NPU_CHILD]:
+            return _npu_child(given[1:])
         texts = Catalogue(language_of(given, environ))
-        code = _run(parse(given, environ), texts, environ)
+        options = parse(given, environ)
+        texts = Catalogue(options.language)  # a configuration file may name another one
+        code = _run(options, texts, environ)
         sys.stdout.flush()  # a full disk shows here at the latest
         return code
     except MindnanoError as error:
@@ -77,19 +83,17 @@ def _speak_utf8() -> None:
 
 
 def _run(options: Options, texts: Catalogue, environ: Mapping[str, str]) -> int:
-    if options.command is Command.VERSION:
-        return _version(options)
-    if options.command is Command.EXIT_CODES:
-        print(texts("exit-codes"))
-        return 0
-    if options.command is Command.CHECK:
-        return _check(options, texts, environ)
-    if options.command is Command.LIST_CONTEXTS:
-        return _list_contexts(options, texts, environ)
-    return _talk(options, texts, environ)
+    run = _COMMANDS.get(options.command)
+    return _talk(options, texts, environ) if run is None else run(options, texts, environ)
 
 
-def _version(options: Options) -> int:
+def _npu_child(words: Sequence[str]) -> int:
+    from launcher.npu_child import main as run_child
+
+    return run_child(words)
+
+
+def _version(options: Options, _texts: Catalogue, _environ: Mapping[str, str]) -> int:
     if options.json:
         document = {
             "schema": "mindnano-infer.version",
@@ -105,13 +109,15 @@ def _version(options: Options) -> int:
     return 0
 
 
-def _check(options: Options, texts: Catalogue, environ: Mapping[str, str]) -> int:
-    from launcher.check import examine
-    from launcher.system import SystemView
+def _exit_codes(_options: Options, texts: Catalogue, _environ: Mapping[str, str]) -> int:
+    print(texts("exit-codes"))
+    return 0
 
-    report = examine(options, environ, SystemView())
-    print(json.dumps(report.document(), indent=2) if options.json else report.text(texts))
-    return report.exit_code
+
+def _check(options: Options, texts: Catalogue, environ: Mapping[str, str]) -> int:
+    from launcher.check import run_check
+
+    return run_check(options, environ, texts)
 
 
 def _list_contexts(options: Options, texts: Catalogue, environ: Mapping[str, str]) -> int:
@@ -127,6 +133,45 @@ def _list_contexts(options: Options, texts: Catalogue, environ: Mapping[str, str
         table = build_table(package, name, engine_options(options), kv_type(options), read_memory(SystemView()))
     print(json.dumps(table.document(), indent=2) if options.json else table_text(table, texts))
     return 0
+
+
+def _verify(options: Options, texts: Catalogue, environ: Mapping[str, str]) -> int:
+    from launcher.verify import run_verify
+
+    return run_verify(options, environ, texts)
+
+
+def _download(options: Options, texts: Catalogue, environ: Mapping[str, str]) -> int:
+    from launcher.download import run_download
+    from launcher.system import SystemView
+
+    return run_download(options, environ, texts, SystemView())
+
+
+def _print_config(options: Options, texts: Catalogue, environ: Mapping[str, str]) -> int:
+    from launcher.print_config import run_print_config
+
+    return run_print_config(options, environ, texts)
+
+
+def _print_completion(options: Options, _texts: Catalogue, _environ: Mapping[str, str]) -> int:
+    from launcher.completion import completion
+
+    print(completion(options.operand or ""))
+    return 0
+
+
+def _print_unit(options: Options, texts: Catalogue, _environ: Mapping[str, str]) -> int:
+    from launcher.service import unit
+    from launcher.system import SystemView
+
+    print(unit(options, SystemView()))
+    print(texts("unit-no-server"), file=sys.stderr)
+    return 0
+
+
+def _serve(_options: Options, _texts: Catalogue, _environ: Mapping[str, str]) -> int:
+    raise UsageError("server-missing", "--no-console runs the server, which this version does not have yet")
 
 
 def _talk(options: Options, texts: Catalogue, environ: Mapping[str, str]) -> int:
@@ -157,3 +202,17 @@ def _line_reader(stream: TextIO, color: ColorMode) -> Callable[[], str]:
 
 def _terminate(_number: int, _frame: FrameType | None) -> None:
     raise SystemExit(EXIT_SIGTERM)
+
+
+_COMMANDS: Mapping[Command, Callable[[Options, Catalogue, Mapping[str, str]], int]] = {
+    Command.VERSION: _version,
+    Command.EXIT_CODES: _exit_codes,
+    Command.CHECK: _check,
+    Command.LIST_CONTEXTS: _list_contexts,
+    Command.VERIFY: _verify,
+    Command.DOWNLOAD: _download,
+    Command.PRINT_CONFIG: _print_config,
+    Command.PRINT_COMPLETION: _print_completion,
+    Command.PRINT_UNIT: _print_unit,
+    Command.SERVE: _serve,
+}

@@ -20,7 +20,7 @@ from launcher.options import Options, SamplingOverrides
 from launcher.system import SystemView
 from launcher.template import ChatTemplate
 
-DEMO_VARIABLE = "MINDNANO_DEMO"
+DEMO_VARIABLE = "MINDNANO_DEMO_PACKAGE"
 DEFAULT_CONTEXT = 8192
 _KV_TYPES = {kind.label: kind for kind in KvType}
 

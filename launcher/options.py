@@ -1,45 +1,22 @@
-"""The command line as a frozen value. Nothing here imports more than argparse."""
+"""Options as a frozen value: the command line merged with the configuration. Imports no more than argparse."""
 
 from __future__ import annotations
 
-import argparse
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from enum import Enum
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NoReturn
+from typing import Any
 
+from launcher.arguments import Arguments, read_arguments
 from launcher.errors import UsageError
+from launcher.layers import Setting, config_files, merge
 from launcher.messages import Catalogue, Language, choose_language
-
-KV_TYPES = ("f32", "bf16", "fp16")
-_MAX_SEED = (1 << 64) - 1
-_MAX_THREADS = 256  # as the engine has it
-_MAX_TOKENS = (1 << 32) - 1
-
-
-class Command(Enum):
-    """What the program is asked to do."""
-
-    TALK = "talk"
-    VERSION = "version"
-    CHECK = "check"
-    LIST_CONTEXTS = "list-contexts"
-    EXIT_CODES = "help-exit-codes"
-
-
-class ColorMode(Enum):
-    """`--color`."""
-
-    AUTO = "auto"
-    ALWAYS = "always"
-    NEVER = "never"
+from launcher.option_table import ColorMode, Command, MlaBackend
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingOverrides:
-    """Sampling as the command line sets it; None leaves the package's own default."""
+    """Sampling as the options set it; None leaves the package's own default."""
 
     temperature: float | None = None
     top_p: float | None = None
@@ -51,14 +28,20 @@ class SamplingOverrides:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Everything that the command line says. `context` and `max_tokens` in tokens; None means the default."""
+    """Everything that was asked for. `context` and `max_tokens` in tokens; None means the default.
+
+    `operand` is the value of the command's own flag: the folder of `--verify`, the source of `--download`, the shell of
+    `--print-completion`. `settings` has every option with its origin.
+    """
 
     command: Command
+    operand: str | None
     language: Language
     color: ColorMode
     json: bool
     model: Path | None
     demo: bool
+    model_dir: Path | None
     question: str | None
     think: bool
     system: str
@@ -67,194 +50,123 @@ class Options:
     context: int | None
     kv_cache: str
     threads: int
+    prefix_checkpoints: int | None
+    session_cache_mib: int
+    mtp: bool
+    mla_backend: MlaBackend
     force: bool
+    host: str
+    port: int
+    sha256: str | None
+    offline: bool
+    assume_board: str | None
+    report: bool
+    strict: bool
+    log: Path | None
+    settings: Mapping[str, Setting] = field(default_factory=dict)
+
+    @property
+    def check_deep(self) -> bool:
+        """Whether `--check` may use the NPU and read the whole package."""
+        return self.command is Command.CHECK and self.operand == "deep"
 
 
-def parse_tokens(text: str) -> int:
-    """``"4K"`` -> 4096, ``"1000"`` -> 1000.
-
-    Raises:
-        ValueError: not a positive number of tokens.
-    """
-    number = text.strip()
-    scale = 1
-    if number[-1:] in {"k", "K"}:
-        number, scale = number[:-1], 1024
-    if not number.isascii() or not number.isdigit() or not 0 < int(number) * scale <= _MAX_TOKENS:
-        raise ValueError(f"{text!r} is not a number of tokens such as 4096 or 4K")
-    return int(number) * scale
-
-
-def language_of(arguments: Sequence[str], environ: Mapping[str, str]) -> Language:
-    """The language to speak, known before anything else is parsed.
+def language_of(words: Sequence[str], environ: Mapping[str, str]) -> Language:
+    """The language to speak, known before anything else is parsed because help and errors speak it.
 
     Raises:
         UsageError: MINDNANO_LANG names no language.
     """
-    return choose_language(_language_argument(arguments), environ)
+    return choose_language(_language_argument(words), environ)
 
 
-def parse(arguments: Sequence[str], environ: Mapping[str, str]) -> Options:
-    """The options that these arguments mean.
+def parse(words: Sequence[str], environ: Mapping[str, str], files: Sequence[Path] | None = None) -> Options:
+    """The options that these words, this environment and these files mean.
+
+    Args:
+        words: the command line without the program's name.
+        environ: the environment.
+        files: configuration files, the weaker one first; None for those of this machine and user.
 
     Raises:
-        UsageError: they mean nothing, or contradict each other.
+        UsageError: something is unknown, wrong or contradictory.
         SystemExit: `--help` was printed.
     """
-    texts = Catalogue(language_of(arguments, environ))
-    found = _parser(texts).parse_args(arguments)
-    command = Command(found.command)
-    question = _question(found)
-    if found.demo and found.model is not None:
-        raise UsageError("usage", "--demo and --model exclude each other")
-    if command is Command.TALK and not found.demo and found.model is None:
-        raise UsageError("usage", "no model is named", hint="give --model FILE.l3r, or --demo for the built-in one")
-    if command is Command.LIST_CONTEXTS and not found.demo and found.model is None:
-        raise UsageError("usage", "--list-contexts needs a model", hint="give --model FILE.l3r or --demo")
-    if found.json and command in {Command.TALK, Command.EXIT_CODES}:
-        raise UsageError("usage", "--json goes with --version, --check or --list-contexts")
+    arguments = read_arguments(words, Catalogue(language_of(words, environ)))
+    settings = merge(arguments.values, environ, config_files(environ) if files is None else files)
+    value: dict[str, Any] = {name: setting.value for name, setting in settings.items()}
+    language = choose_language(value["lang"], environ)
+    _refuse_contradictions(arguments, settings)
+    # A model that is named in this call outweighs `demo` in a file, and the other way round.
+    model, demo = value["model"], value["demo"]
+    if model is not None and demo:
+        model, demo = (model, False) if _rank(settings["model"]) > _rank(settings["demo"]) else (None, True)
     return Options(
-        command=command,
-        language=texts.language,
-        color=ColorMode(found.color),
-        json=found.json,
-        model=found.model,
-        demo=found.demo,
-        question=question,
-        think=found.think == "on",
-        system=found.system,
+        command=arguments.command,
+        operand=arguments.operand,
+        language=language,
+        color=ColorMode(value["color"]),
+        json=value["json"],
+        model=model,
+        demo=demo,
+        model_dir=value["model-dir"],
+        question=arguments.question,
+        think=value["think"] == "on",
+        system=value["system"],
         sampling=SamplingOverrides(
-            temperature=found.temperature,
-            top_p=found.top_p,
-            top_k=found.top_k,
-            min_p=found.min_p,
-            repetition_penalty=found.repeat_penalty,
-            seed=found.seed,
+            temperature=value["temperature"],
+            top_p=value["top-p"],
+            top_k=value["top-k"],
+            min_p=value["min-p"],
+            repetition_penalty=value["repeat-penalty"],
+            seed=value["seed"],
         ),
-        max_tokens=found.max_tokens,
-        context=found.context,
-        kv_cache=found.kv_cache,
-        threads=found.threads,
-        force=found.force,
+        max_tokens=value["max-tokens"],
+        context=value["context"],
+        kv_cache=value["kv-cache"],
+        threads=value["threads"],
+        prefix_checkpoints=value["prefix-checkpoints"],
+        session_cache_mib=value["session-cache-mib"],
+        mtp=value["mtp"],
+        mla_backend=MlaBackend(value["mla-backend"]),
+        force=value["force"],
+        host=value["host"],
+        port=value["port"],
+        sha256=value["sha256"],
+        offline=value["offline"],
+        assume_board=value["assume-board"],
+        report=value["report"],
+        strict=value["strict"],
+        log=value["log"],
+        settings=settings,
     )
 
 
-def _question(found: argparse.Namespace) -> str | None:
-    words = " ".join(found.question)
-    if found.prompt is not None and words:
-        raise UsageError("usage", "the question is given twice: as an argument and by --prompt")
-    text: str | None = found.prompt if found.prompt is not None else words or None
-    if text is not None and not text.strip():
-        raise UsageError("no-question", "the question is empty", hint="write it after the command")
-    return text
+def _rank(setting: Setting) -> int:
+    if setting.origin in {"default", "command line"}:
+        return 0 if setting.origin == "default" else 3
+    return 2 if setting.origin.startswith("MINDNANO_") else 1
 
 
-def _language_argument(arguments: Sequence[str]) -> str | None:
+def _refuse_contradictions(arguments: Arguments, settings: Mapping[str, Setting]) -> None:
+    given = arguments.values
+    if given.get("demo") and "model" in given:
+        raise UsageError("usage", "--demo and --model exclude each other")
+    if given.get("json") and given.get("report"):
+        raise UsageError("usage", "--json and --report exclude each other")
+    if arguments.command is Command.PRINT_COMPLETION and arguments.operand is None:
+        raise UsageError("usage", "--print-completion needs a shell", hint="give bash, zsh or fish")
+
+
+def _language_argument(words: Sequence[str]) -> str | None:
     """The value of `--lang`, read before the parser exists because its help and errors speak that language."""
     known = {language.value for language in Language}
-    for index, argument in enumerate(arguments):
-        if argument == "--":
+    for index, word in enumerate(words):
+        if word == "--":
             break
-        value = argument.partition("=")[2] if argument.startswith("--lang=") else ""
-        if argument == "--lang" and index + 1 < len(arguments):
-            value = arguments[index + 1]
+        value = word.partition("=")[2] if word.startswith("--lang=") else ""
+        if word == "--lang" and index + 1 < len(words):
+            value = words[index + 1]
         if value in known:
             return value
     return None
-
-
-class _Parser(argparse.ArgumentParser):
-    """An argument parser whose complaints go the way of all errors."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UsageError("usage", message, hint=f"{self.prog} --help lists the options")
-
-
-def _number(low: float, high: float, *, above: bool = False) -> type[float]:
-    """An argparse type: a float in [low, high], or in (low, high] with `above`."""
-
-    def convert(text: str) -> float:
-        value = float(text)
-        if not math.isfinite(value) or value > high or value < low or (above and value == low):
-            raise argparse.ArgumentTypeError(f"{text} is not between {low:g} and {high:g}")
-        return value
-
-    convert.__name__ = "number"
-    return convert  # type: ignore[return-value]
-
-
-def _integer(low: int, high: int) -> type[int]:
-    """An argparse type: a whole number in [low, high]."""
-
-    def convert(text: str) -> int:
-        value = int(text)
-        if not low <= value <= high:
-            raise argparse.ArgumentTypeError(f"{text} is not between {low} and {high}")
-        return value
-
-    convert.__name__ = "whole number"
-    return convert  # type: ignore[return-value]
-
-
-def _tokens(text: str) -> int:
-    try:
-        return parse_tokens(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-
-
-def _parser(texts: Catalogue) -> _Parser:
-    parser = _Parser(
-        prog="mindnano-infer",
-        description=texts("help-description"),
-        epilog=texts("help-epilog"),
-        add_help=False,
-        allow_abbrev=False,
-    )
-    question = parser.add_argument_group(texts("help-group-question"))
-    question.add_argument("question", nargs="*", metavar="QUESTION", help=texts("help-question"))
-    model = parser.add_argument_group(texts("help-group-model"))
-    model.add_argument("--model", type=Path, metavar="FILE.l3r", help=texts("help-model"))
-    model.add_argument("--demo", action="store_true", help=texts("help-demo"))
-    reply = parser.add_argument_group(texts("help-group-reply"))
-    reply.add_argument("--prompt", metavar="TEXT", help=texts("help-prompt"))
-    reply.add_argument("--think", choices=("on", "off"), default="on", help=texts("help-think"))
-    reply.add_argument("--system", default="", metavar="TEXT", help=texts("help-system"))
-    reply.add_argument("--max-tokens", type=_integer(1, _MAX_TOKENS), metavar="N", help=texts("help-max-tokens"))
-    reply.add_argument("--temperature", type=_number(0, 100), metavar="T", help=texts("help-temperature"))
-    reply.add_argument("--top-p", type=_number(0, 1, above=True), metavar="P", help=texts("help-top-p"))
-    reply.add_argument("--top-k", type=_integer(0, _MAX_TOKENS), metavar="K", help=texts("help-top-k"))
-    reply.add_argument("--min-p", type=_number(0, 1), metavar="P", help=texts("help-min-p"))
-    reply.add_argument(
-        "--repeat-penalty", type=_number(0, 100, above=True), metavar="R", help=texts("help-repeat-penalty")
-    )
-    reply.add_argument("--seed", type=_integer(0, _MAX_SEED), metavar="N", help=texts("help-seed"))
-    resources = parser.add_argument_group(texts("help-group-resources"))
-    resources.add_argument("--context", type=_tokens, metavar="N", help=texts("help-context"))
-    resources.add_argument("--kv-cache", choices=KV_TYPES, default="bf16", help=texts("help-kv-cache"))
-    resources.add_argument(
-        "--threads", type=_integer(1, _MAX_THREADS), default=0, metavar="N", help=texts("help-threads")
-    )
-    resources.add_argument("--force", action="store_true", help=texts("help-force"))
-    output = parser.add_argument_group(texts("help-group-output"))
-    output.add_argument("--color", choices=[mode.value for mode in ColorMode], default="auto", help=texts("help-color"))
-    output.add_argument("--lang", choices=[language.value for language in Language], help=texts("help-lang"))
-    output.add_argument("--json", action="store_true", help=texts("help-json"))
-    inform = parser.add_argument_group(texts("help-group-inform"))
-    inform.add_argument("-h", "--help", action="help", help=texts("help-help"))
-    commands = inform.add_mutually_exclusive_group()
-    for command, slug in (
-        (Command.VERSION, "help-version"),
-        (Command.CHECK, "help-check"),
-        (Command.LIST_CONTEXTS, "help-list-contexts"),
-        (Command.EXIT_CODES, "help-exit-codes"),
-    ):
-        commands.add_argument(
-            f"--{command.value}",
-            action="store_const",
-            dest="command",
-            const=command.value,
-            default=Command.TALK.value,
-            help=texts(slug),
-        )
-    return parser

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import posixpath
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from launcher.host import Devices, Host, RealDevices, RealHost
@@ -22,8 +22,8 @@ class SystemView:
     """A machine. Paths are absolute, as on that machine; symbolic links are followed within `root`."""
 
     root: Path = Path("/")
-    devices: Devices = RealDevices()
-    host: Host = RealHost()
+    devices: Devices = field(default_factory=RealDevices)
+    host: Host = field(default_factory=RealHost)
 
     def read(self, path: str) -> str | None:
         """Text of a file, or None where it cannot be read. Bytes that are no UTF-8 become U+FFFD."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TextIO
 
 from launcher.messages import Catalogue
-from launcher.options import ColorMode
+from launcher.option_table import ColorMode
 
 _DIM = "\x1b[2m"
 _RESET = "\x1b[0m"

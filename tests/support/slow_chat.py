@@ -14,7 +14,7 @@ from launcher.conversation import Conversation, Ports
 from launcher.line_editor import line_reader
 from launcher.messages import Catalogue, Language
 from launcher.model import Talk
-from launcher.options import ColorMode
+from launcher.option_table import ColorMode
 from launcher.template import ChatTemplate
 from launcher.terminal import Console
 from tests.support.fake_engine import STOP, FakeSession, FakeStream, FakeText

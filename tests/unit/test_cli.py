@@ -68,7 +68,7 @@ def test_exit_codes_are_listed_as_the_errors_have_them() -> None:
         (["--model", "/nonexistent.l3r", "x"], "", {}, 4, "package-missing"),
         (["--model", "/etc/passwd", "x"], "", {}, 4, "package-damaged"),
         (["--model", "/proc", "x"], "", {}, 4, "package-"),
-        (["--demo", "x"], "", {"MINDNANO_DEMO": "/nonexistent.l3r"}, 4, "demo-missing"),
+        (["--demo", "x"], "", {"MINDNANO_DEMO_PACKAGE": "/nonexistent.l3r"}, 4, "demo-missing"),
         (["--demo", "x"], "", {"MINDNANO_ENGINE": "/nonexistent.so"}, 9, "engine-missing"),
         (["--version"], "", {"MINDNANO_LANG": "fr"}, 2, "usage"),
     ],

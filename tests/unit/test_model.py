@@ -102,7 +102,7 @@ def test_context_beyond_the_package_is_refused() -> None:
 def test_demo_is_looked_up(tmp_path: Path) -> None:
     file = tmp_path / "d.l3r"
     file.write_text(json.dumps({}))
-    assert package_path(parse(["--demo"], {}), {"MINDNANO_DEMO": str(file)}) == file
+    assert package_path(parse(["--demo"], {}), {"MINDNANO_DEMO_PACKAGE": str(file)}) == file
     with pytest.raises(PackageError) as caught:
-        package_path(parse(["--demo"], {}), {"MINDNANO_DEMO": str(tmp_path / "none")})
+        package_path(parse(["--demo"], {}), {"MINDNANO_DEMO_PACKAGE": str(tmp_path / "none")})
     assert caught.value.slug == "demo-missing"

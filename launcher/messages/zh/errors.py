@@ -38,4 +38,10 @@ ERRORS: Final[Mapping[str, tuple[str, str]]] = {
     "buffer": ("内部错误", ""),
     "no-logits": ("内部错误", ""),
     "internal": ("内部错误", "请附上命令报告此问题"),
+    "config-unreadable": ("无法读取配置文件", "改正文件权限或删除它"),
+    "config-invalid": ("配置文件无效", "改正或删除它"),
+    "config-unknown": ("没有这个选项", ""),
+    "config-value": ("配置的值无效", "运行 mindnano-infer --help 查看可用的值"),
+    "unit-value": ("这个值不能写进 systemd 单元", ""),
+    "server-missing": ("这个版本还没有服务器", "去掉 --no-console"),
 }

@@ -1,0 +1,93 @@
+"""`--print-unit`: a systemd unit that runs the server with the options of this call."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from launcher.errors import UsageError
+from launcher.option_table import BY_NAME, Command, Value
+from launcher.options import Options
+from launcher.system import SystemView
+
+_SPECIAL = {"\\": "\\\\", '"': '\\"', "%": "%%", "$": "$$"}
+
+
+def unit(options: Options, system: SystemView, program: tuple[str, ...] | None = None) -> str:
+    """The text of the unit.
+
+    Only what was given on the command line goes into it: files and defaults are read again when the unit starts.
+
+    Args:
+        options: the options.
+        system: tells which of the groups that own the NPU's nodes exist; systemd refuses a unit that names another.
+        program: the words that start this program; by default as this process was started.
+
+    Raises:
+        UsageError: a value holds a line break or another control character, which a unit cannot carry.
+    """
+    words = [*(program or own_command()), f"--{Command.SERVE.value}"]
+    for name, setting in options.settings.items():
+        option = BY_NAME[name]
+        serves = not option.commands or Command.SERVE in option.commands
+        if setting.origin != "command line" or not serves:
+            continue
+        if option.is_flag:
+            words.append(f"--{name}" if setting.value else f"--no-{name}")
+        else:
+            words += [f"--{name}", _absolute(setting.value)]
+    command = " ".join(_quoted(word) for word in words)
+    existing = {line.partition(":")[0] for line in (system.read("/etc/group") or "").splitlines()}
+    groups = " ".join(name for name in ("video", "render") if name in existing)
+    membership = f"SupplementaryGroups={groups}\n" if groups else ""
+    return f"""\
+# mindnano-infer as a service. To install it:
+#   mindnano-infer --print-unit [options] | sudo tee /etc/systemd/system/mindnano-infer.service
+#   sudo systemctl daemon-reload && sudo systemctl enable --now mindnano-infer
+# It runs as a user of its own, which must be able to read the model: /var/lib/mindnano/models is a good place.
+[Unit]
+Description=mindnano-infer: Ling-3.0 inference server
+After=network-online.target
+Wants=network-online.target
+
+[Service]
+ExecStart={command}
+Restart=on-failure
+RestartSec=5
+# 2 usage, 3 device, 4 package, 8 trust: starting again would not help.
+RestartPreventExitStatus=2 3 4 8
+DynamicUser=yes
+{membership}StateDirectory=mindnano
+CacheDirectory=mindnano
+Environment=XDG_CACHE_HOME=/var/cache XDG_DATA_HOME=/var/lib
+LimitNOFILE=65536
+OOMScoreAdjust=200
+TimeoutStopSec=30
+NoNewPrivileges=yes
+ProtectSystem=strict
+ProtectHome=read-only
+PrivateTmp=yes
+
+[Install]
+WantedBy=multi-user.target"""
+
+
+def own_command() -> tuple[str, ...]:
+    """The words that start this program again, with absolute paths."""
+    entry = Path(sys.argv[0])
+    if entry.suffix == ".py" or entry.name == "__main__.py":
+        return (sys.executable, "-m", "launcher")
+    return (str(entry.resolve()) if entry.exists() else sys.executable,)
+
+
+def _absolute(value: Value) -> str:
+    return str(value.resolve()) if isinstance(value, Path) else str(value)
+
+
+def _quoted(word: str) -> str:
+    if any(ord(character) < 32 or ord(character) == 127 for character in word):
+        raise UsageError(
+            "unit-value", f"{word!r} cannot stand in a systemd unit", hint="use a name without such characters"
+        )
+    escaped = "".join(_SPECIAL.get(character, character) for character in word)
+    return f'"{escaped}"' if not word or set(word) & set(" '\"\\;") else escaped
