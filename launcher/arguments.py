@@ -56,7 +56,7 @@ class _Ask(argparse.Action):
     ) -> None:
         if namespace.command is not None:
             parser.error(f"argument {option_string}: not allowed with argument --{namespace.command}")
-        namespace.command = self.const
+        namespace.command = self.dest
         namespace.operand = values if isinstance(values, str) else None
 
 
@@ -91,14 +91,14 @@ def build_parser(texts: Catalogue) -> argparse.ArgumentParser:
     for command, operand in _COMMANDS:
         text = texts(f"help-{command.value}")
         if operand is None:
-            commands.add_argument(f"--{command.value}", action=_Ask, nargs=0, const=command.value, help=text)
+            commands.add_argument(f"--{command.value}", action=_Ask, nargs=0, dest=command.value, help=text)
             continue
         metavar, optional, choices = operand
         commands.add_argument(
             f"--{command.value}",
             action=_Ask,
             nargs="?" if optional else None,
-            const=command.value,
+            dest=command.value,
             choices=choices or None,
             metavar="|".join(choices) if choices and not optional else metavar,
             help=text,
@@ -111,7 +111,7 @@ def build_parser(texts: Catalogue) -> argparse.ArgumentParser:
                 _add(group, option, texts)
     # What starts the server; listed when there is one.
     parser.add_argument(
-        f"--{Command.SERVE.value}", action=_Ask, nargs=0, const=Command.SERVE.value, help=argparse.SUPPRESS
+        f"--{Command.SERVE.value}", action=_Ask, nargs=0, dest=Command.SERVE.value, help=argparse.SUPPRESS
     )
     return parser
 
@@ -145,6 +145,8 @@ def read_arguments(words: Sequence[str], texts: Catalogue) -> Arguments:
     command = Command(found["command"] or Command.TALK.value)
     values = {name.partition(":")[2]: value for name, value in found.items() if name.startswith("option:")}
     for option in OPTIONS:
+        if command is Command.PRINT_CONFIG:  # shows what any command would see
+            break
         if option.name in values and option.commands and command not in option.commands:
             raise UsageError("usage", f"--{option.name} does not go with {_name(command)}", hint=_where(option))
     question = _question(found["question"], values.get("prompt"))

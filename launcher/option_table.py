@@ -212,7 +212,9 @@ OPTIONS: Final[tuple[Option, ...]] = (
     Option(name="seed", group="reply", parse=_integer(0, _MAX_SEED), default=None, metavar="N", commands=_TALK),
     Option(name="context", group="resources", parse=parse_tokens, default=None, metavar="N", commands=_RUN),
     _choices("kv-cache", "resources", KV_TYPES, "bf16", _RUN),
-    Option(name="threads", group="resources", parse=_integer(1, _MAX_THREADS), default=0, metavar="N", commands=_RUN),
+    Option(
+        name="threads", group="resources", parse=_integer(1, _MAX_THREADS), default=None, metavar="N", commands=_RUN
+    ),
     Option(
         name="prefix-checkpoints",
         group="resources",

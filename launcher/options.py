@@ -31,7 +31,7 @@ class Options:
     """Everything that was asked for. `context` and `max_tokens` in tokens; None means the default.
 
     `operand` is the value of the command's own flag: the folder of `--verify`, the source of `--download`, the shell of
-    `--print-completion`. `settings` has every option with its origin.
+    `--print-completion`. `threads` 0 means one per big core. `settings` has every option with its origin.
     """
 
     command: Command
@@ -124,7 +124,7 @@ def parse(words: Sequence[str], environ: Mapping[str, str], files: Sequence[Path
         max_tokens=value["max-tokens"],
         context=value["context"],
         kv_cache=value["kv-cache"],
-        threads=value["threads"],
+        threads=value["threads"] or 0,
         prefix_checkpoints=value["prefix-checkpoints"],
         session_cache_mib=value["session-cache-mib"],
         mtp=value["mtp"],

@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from launcher.errors import UsageError
-from launcher.options import Command, Options, parse, parse_tokens
+from launcher.option_table import OPTIONS, Command, MlaBackend, parse_tokens
+from launcher.options import Options, parse
 
 
 def options(*words: str) -> Options:
-    return parse(words, {})
+    return parse(words, {}, files=())
 
 
 def test_everything_arrives() -> None:
@@ -67,9 +68,20 @@ def test_everything_arrives() -> None:
         ["--demo", "--prompt", " "],
         ["--demo", "--json"],
         ["--check", "--version"],
-        ["--list-contexts"],
-        ["a question"],
-        [],
+        ["--check", "--json", "--report"],
+        ["--check", "shallow"],
+        ["--check", "--temperature", "1"],
+        ["--version", "--context", "4K"],
+        ["--list-contexts", "--", "a question"],
+        ["--verify", "--sha256", "0" * 64],
+        ["--download", "--sha256", "xyz"],
+        ["--demo", "--session-cache-mib", "64"],
+        ["--check", "--port", "0"],
+        ["--check", "--port", "65536"],
+        ["--check", "--mla-backend", "gpu"],
+        ["--print-completion"],
+        ["--print-completion", "tcsh"],
+        ["--model="],
     ],
 )
 def test_wrong_use_is_a_usage_error(words: list[str]) -> None:
@@ -96,6 +108,30 @@ def test_not_tokens(text: str) -> None:
 def test_informing_needs_no_model() -> None:
     assert options("--version").command is Command.VERSION
     assert options("--check", "--json").command is Command.CHECK
+
+
+def test_commands_take_their_operand() -> None:
+    assert options("--check=deep").check_deep
+    assert not options("--check").check_deep
+    assert options("--verify", "release").operand == "release"
+    assert options("--verify").operand is None
+    assert options("--download", "org/name").operand == "org/name"
+    assert options("--print-completion", "fish").operand == "fish"
+
+
+def test_plan_of_a_server() -> None:
+    found = options("--list-contexts", "--demo", "--session-cache-mib", "64", "--prefix-checkpoints", "0", "--mtp")
+    assert (found.session_cache_mib, found.prefix_checkpoints, found.mtp) == (64, 0, True)
+    assert found.mla_backend is MlaBackend.AUTO
+
+
+def test_every_option_is_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        options("--help")
+    text = capsys.readouterr().out
+    for option in OPTIONS:
+        assert f"--{option.name} " in text or f"--{option.name}\n" in text
+    assert max(len(line) for line in text.splitlines()) <= 100
 
 
 def test_help_speaks_the_language_that_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
