@@ -12,11 +12,15 @@ _UNLIMITED = 1 << 60  # cgroup v1 writes a huge number where there is no limit
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """Bytes. `available` is what can be taken now: MemAvailable or what the cgroup leaves, whichever is less."""
+    """Bytes. `available` is what can be taken now: MemAvailable or what the cgroup leaves, whichever is less.
+
+    `cgroup_limit` is the lowest limit up the chain of groups, `cgroup` the folder that sets it.
+    """
 
     total: int
     available: int
     cgroup_limit: int | None
+    cgroup: str | None = None
 
 
 def read_meminfo(system: SystemView) -> dict[str, int]:
@@ -37,17 +41,19 @@ def read_memory(system: SystemView) -> Memory | None:
         return None
     available = facts.get("MemAvailable", facts.get("MemFree", 0))
     limits = _cgroup_limits(system)
-    for limit, used in limits:
+    for limit, used, _ in limits:
         available = min(available, max(0, limit - used))
+    lowest = min(limits, default=None)
     return Memory(
         total=facts["MemTotal"],
         available=available,
-        cgroup_limit=min((limit for limit, _ in limits), default=None),
+        cgroup_limit=None if lowest is None else lowest[0],
+        cgroup=None if lowest is None else lowest[2],
     )
 
 
-def _cgroup_limits(system: SystemView) -> list[tuple[int, int]]:
-    """(limit, used without reclaimable page cache) of every group from this process's own up to the root."""
+def _cgroup_limits(system: SystemView) -> list[tuple[int, int, str]]:
+    """(limit, used without reclaimable page cache, folder) of every group from this process's own up to the root."""
     found = []
     for line in (system.read("/proc/self/cgroup") or "").splitlines():
         hierarchy, _, rest = line.partition(":")
@@ -68,7 +74,7 @@ def _cgroup_limits(system: SystemView) -> list[tuple[int, int]]:
 
 def _limits_above(
     system: SystemView, mount: str, path: str, limit: str, usage: str, cache: str
-) -> list[tuple[int, int]]:
+) -> list[tuple[int, int, str]]:
     group = PurePosixPath("/") / path.lstrip("/")
     found = []
     # In a container the path may be that of the host; the groups that do not exist here are passed over.
@@ -83,5 +89,5 @@ def _limits_above(
             words = line.split()
             if len(words) == 2 and words[0] == cache and words[1].isdigit():
                 reclaimable = int(words[1])
-        found.append((most, max(0, used - reclaimable)))
+        found.append((most, max(0, used - reclaimable), folder))
     return found

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from launcher.messages.en import chat, check, config, contexts, download, general, help, verify
+from launcher.messages.en import chat, check, check_resources, config, contexts, download, general, help, verify
 
 TEXTS: Final[Mapping[str, str]] = {
     **help.TEXTS,
     **general.TEXTS,
     **chat.TEXTS,
     **check.TEXTS,
+    **check_resources.TEXTS,
     **contexts.TEXTS,
     **verify.TEXTS,
     **download.TEXTS,
