@@ -13,7 +13,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Final
 
-from launcher import checksums, manifest, signature
+from launcher import checksums, manifest, model_info, signature
 from launcher.checksums import ChecksumList, Tolerated, parse_checksums
 from launcher.errors import PackageError, TrustError
 from launcher.manifest import Manifest, parse_manifest
@@ -70,16 +70,13 @@ def read_claims(folder: Path, keys: Sequence[PublicKey]) -> Claims | None:
     """
     name, data = _list_of(folder)
     if data is None:
-        found = manifest.read_manifest(folder)
-        return None if found is None else _by_manifest(found)
+        return _claims_of_manifest(folder)
     state, signed = _check_signature(folder, name, data, keys)
     sums = parse_checksums(data, where=str(folder / name))
     described, unlisted = _manifest_of(folder, sums)
     sizes = {} if described is None else {file.path: file.size for file in described.files}
     if described is not None:
         _require_agreement(sums, described, name)
-    if name == checksums.FILE_NAME:
-        _require_same_public_list(folder, sums)
     return Claims(
         digests=sums.digests,
         sizes={path: size for path, size in sizes.items() if path in sums.digests},
@@ -92,7 +89,15 @@ def read_claims(folder: Path, keys: Sequence[PublicKey]) -> Claims | None:
     )
 
 
-def _by_manifest(found: Manifest) -> Claims:
+def _claims_of_manifest(folder: Path) -> Claims | None:
+    try:
+        found = manifest.read_manifest(folder)
+    except PackageError as error:
+        if error.slug == "metadata-schema":  # other programs have files of this name
+            return None
+        raise
+    if found is None:
+        return None
     return Claims(
         digests={file.path: file.sha256 for file in found.files},
         sizes={file.path: file.size for file in found.files},
@@ -166,15 +171,36 @@ def _require_agreement(sums: ChecksumList, described: Manifest, name: str) -> No
             raise _contradiction(f"{name} lists {printable(path)}, {manifest.FILE_NAME} does not")
 
 
-def _require_same_public_list(folder: Path, sums: ChecksumList) -> None:
-    """The public list, where it lies beside the full one, must be a part of it."""
+def require_consistency(folder: Path, claims: Claims) -> None:
+    """Checks what files of a release, which are all as claimed, say about each other.
+
+    Raises:
+        PackageError: SHA256SUMS.PUBLIC is no part of SHA256SUMS, MODEL.json is about another package or model, or one
+            of the two is malformed.
+    """
     public = checksums.read_checksums(folder / checksums.PUBLIC_FILE_NAME)
     for path, digest in ({} if public is None else public.digests).items():
-        if sums.digests.get(path) != digest:
+        expected = claims.digests.get(path)
+        if expected != digest:
             raise _contradiction(
                 f"{printable(path)} has SHA-256 {digest} by {checksums.PUBLIC_FILE_NAME}, "
-                f"{sums.digests.get(path, 'none')} by {checksums.FILE_NAME}"
+                f"{expected or 'none'} by {claims.sources[0]}"
             )
+    if model_info.FILE_NAME not in claims.digests:
+        return
+    info = model_info.read_model_info(folder)
+    if info is None:
+        return
+    expected = claims.digests.get(info.package.path)
+    if expected != info.package.sha256:
+        raise _contradiction(
+            f"{info.package.path} has SHA-256 {info.package.sha256} by {model_info.FILE_NAME}, "
+            f"{expected or 'none'} by {claims.sources[0]}"
+        )
+    if claims.manifest is not None and claims.manifest.model != info.name:
+        raise _contradiction(
+            f"the model is {info.name} by {model_info.FILE_NAME}, {claims.manifest.model} by {manifest.FILE_NAME}"
+        )
 
 
 def _contradiction(message: str) -> PackageError:

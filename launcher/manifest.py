@@ -155,7 +155,11 @@ def require_schema(fields: Fields, schema: str, version: int, where: str) -> Non
     """
     found = fields.take("schema")
     if found != schema:
-        raise fields.fail("schema", repr(schema))
+        raise PackageError(
+            "metadata-schema",
+            f"{where}: {fields.fault('schema', repr(schema))}",
+            hint="fetch the release again from its publisher",
+        )
     number = fields.integer("version", low=1)
     if number != version:
         raise PackageError(

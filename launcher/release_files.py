@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import unicodedata
@@ -150,7 +151,7 @@ def open_member(folder: Path, path: str) -> int:
 
     Raises:
         FileNotFoundError: there is no such file.
-        Refused: ``link-leaves-folder`` or ``not-a-regular-file``.
+        Refused: ``link-leaves-folder``, ``link-loop`` or ``not-a-regular-file``.
         OSError: it cannot be opened.
     """
     try:
@@ -158,7 +159,11 @@ def open_member(folder: Path, path: str) -> int:
     except NotADirectoryError as error:
         raise FileNotFoundError(str(error)) from error
     except RuntimeError as error:  # a loop of links, before Python 3.13
-        raise Refused("link-leaves-folder") from error
+        raise Refused("link-loop") from error
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise Refused("link-loop") from error
+        raise
     if not target.is_relative_to(folder):
         raise Refused("link-leaves-folder")
     if not stat.S_ISREG(target.lstat().st_mode):

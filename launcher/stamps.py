@@ -63,17 +63,26 @@ def hash_steady_file(
         Cancelled: `progress` said so.
     """
     before, started = os.fstat(file), now_ns()
-    found = sha256_file(file, progress=progress)
+    try:
+        found = sha256_file(file, progress=progress)
+    except PackageError as error:
+        if _identity(os.fstat(file)) != _identity(before):
+            raise _changed(name) from error
+        raise error.about(name) from error
     if _identity(os.fstat(file)) != _identity(before) or found.length != before.st_size:
-        raise PackageError(
-            "file-changed-while-read",
-            f"{name} changed while it was read",
-            hint="wait until nothing writes it any more, then try again",
-        )
+        raise _changed(name)
     device, inode, size, mtime_ns, ctime_ns = _identity(before)
     settled = started - max(mtime_ns, ctime_ns) >= SETTLED_NS
     stamp = Stamp(device=device, inode=inode, size=size, mtime_ns=mtime_ns, ctime_ns=ctime_ns, sha256=found.digest)
     return HashedFile(sha256=found.digest, size=found.length, stamp=stamp if settled else None)
+
+
+def _changed(name: str) -> PackageError:
+    return PackageError(
+        "file-changed-while-read",
+        f"{name} changed while it was read",
+        hint="wait until nothing writes it any more, then try again",
+    )
 
 
 def _identity(status: os.stat_result) -> tuple[int, int, int, int, int]:

@@ -77,7 +77,11 @@ class Fields:
 
     def fail(self, name: str, expected: str) -> PackageError:
         """The error for one key, with what was found."""
-        return invalid(self._where, f"{name} is {_shown(self._values.get(name))}, expected {expected}")
+        return invalid(self._where, self.fault(name, expected))
+
+    def fault(self, name: str, expected: str) -> str:
+        """What was found under one key and what was expected."""
+        return f"{name} is {_shown(self._values.get(name))}, expected {expected}"
 
     def has(self, name: str) -> bool:
         """Whether the key is there, with a value other than null. A null key counts as taken."""
