@@ -1,21 +1,26 @@
 """A conversation: messages on one side, the session's timeline on the other, kept consistent.
 
-The engine's recurrent state cannot be rewound, so a session is reused only when the new prompt continues it exactly.
-The comparison is made on bytes: where the rendered prompt begins with what the session has consumed and goes on with an
-added token (as every turn of the template does), only the rest is evaluated; otherwise the session starts again.
+Every question renders and tokenises the whole conversation. What the session has consumed is kept as far as it is the
+same, token for token; `launcher.timeline` returns to a checkpoint where it is not, as when a template leaves the
+thinking out of earlier turns, or thinking is switched on or off.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
-from launcher.errors import Cancelled, MindnanoError, UsageError
+from launcher.errors import Cancelled, MindnanoError, PackageError, UsageError
 from launcher.generate import CancelFlag, SessionPort, Stats, StopReason, decode, prefill
 from launcher.reply import Kind, Piece, ReplySplitter
 from launcher.template import ChatTemplate, Message
+from launcher.timeline import Timeline, common_length
+
+# The base ends before the switch for thinking where that costs no more tokens than this.
+_SWITCH_TOKENS = 16
 
 
 class TextPort(Protocol):
@@ -51,53 +56,6 @@ class Ports:
     stop_ids: frozenset[int]
 
 
-@dataclass(slots=True)
-class Timeline:
-    """The bytes that the session has consumed, and the token that was shown but not consumed when a reply was cut."""
-
-    text: TextPort
-    session: SessionPort
-    _bytes: bytearray = field(default_factory=bytearray)
-    _known: int = 0
-    _sampled: tuple[int, int] | None = None
-
-    def note_sampled(self, token: int) -> None:
-        """Remembers a token that is about to be evaluated, in case a cancel comes first."""
-        self._sampled = (self.session.position, token)
-
-    def sync(self) -> bytes:
-        """Reads from the session what it has consumed since the last time."""
-        position = self.session.position
-        if position < self._known:
-            self._bytes.clear()
-            self._known = 0
-        for token in self.session.tokens()[self._known : position]:
-            self._bytes += self.text.token_bytes(token)
-        self._known = position
-        return bytes(self._bytes)
-
-    def continue_with(self, prompt: str) -> tuple[list[int], int]:
-        """The ids to evaluate for this prompt and how many consumed ones it reuses; resets the session if it must."""
-        consumed = self.sync()
-        whole = prompt.encode()
-        lead = []
-        if self._sampled is not None and self._sampled[0] == self._known:
-            lead = [self._sampled[1]]
-            consumed += self.text.token_bytes(lead[0])
-        if consumed and whole.startswith(consumed):
-            rest = whole[len(consumed) :]
-            with suppress(UnicodeDecodeError):
-                ids = self.text.tokenize(rest.decode())
-                plain = self.text.tokenize(rest.decode(), special=False)
-                if ids and ids[:1] != plain[:1]:  # begins with an added token
-                    return [*lead, *ids], self._known
-        self._sampled = None
-        if self._known:
-            self.session.reset()
-            self.sync()
-        return self.text.tokenize(prompt), 0
-
-
 class Conversation:
     """Messages, a session and the way from one to the other."""
 
@@ -116,7 +74,7 @@ class Conversation:
         self._system = system
         self._max_tokens = max_tokens
         self._messages: list[Message] = []
-        self._timeline = Timeline(ports.text, ports.session)
+        self._timeline = Timeline(ports.session)
         self._flag = CancelFlag.of(ports.session)
         self._sampler = ports.new_sampler()
         stops = (ports.text.token_bytes(token).decode(errors="replace") for token in sorted(ports.stop_ids))
@@ -135,9 +93,9 @@ class Conversation:
         return self._ports.session.position
 
     def reset(self) -> None:
-        """Forgets every turn; the sampler starts over from its seed."""
+        """Forgets every turn; the sampler starts over from its seed. The system text stays evaluated."""
         self._messages.clear()
-        self._ports.session.reset()
+        self._timeline.forget()
         self._sampler = self._ports.new_sampler()
         self.stats = Stats()
 
@@ -157,19 +115,23 @@ class Conversation:
         """
         self._flag.absorb()
         self.stats = Stats()
+        start = time.monotonic()
         _require_text(question)
         turn = Message(role="user", content=question)
-        prompt = self._template.render(self._with_system([*self._messages, turn]), enable_thinking=self.thinking)
-        ids, self.stats.reused = self._timeline.continue_with(prompt)
-        self.stats.prompt = self.stats.reused + len(ids)
+        turns = self._with_system([*self._messages, turn])
+        prompt = self._template.render(turns, enable_thinking=self.thinking)
+        ids = self._ports.text.tokenize(prompt)
+        self.stats.prompt = len(ids)
+        self.stats.reused = self._timeline.agree(ids)
         try:
-            prefill(self._flag, ids, progress, self.stats)
+            marks = self._marks(turns, prompt, ids)
+            prefill(self._flag, ids[self.stats.reused :], progress, self.stats, marks)
         except Cancelled:
             self.stats.reason = StopReason.CANCELLED
             return
         reply: dict[Kind, list[str]] = {kind: [] for kind in Kind}
         try:
-            for piece in self._pieces(prompt):
+            for piece in self._pieces(prompt, start):
                 reply[piece.kind].append(piece.text)
                 yield piece
         except MindnanoError:
@@ -178,16 +140,50 @@ class Conversation:
         reasoning = "".join(reply[Kind.REASONING])
         self._messages += [turn, Message(role="assistant", content="".join(reply[Kind.CONTENT]), reasoning=reasoning)]
 
-    def _pieces(self, prompt: str) -> Iterator[Piece]:
+    def _pieces(self, prompt: str, start: float) -> Iterator[Piece]:
         stream = self._ports.new_stream()
         splitter = ReplySplitter(prompt, self._stop_texts)
         for token in decode(self._flag, self._sampler, self._ports.stop_ids, self._max_tokens, self.stats):
-            self._timeline.note_sampled(token)
+            self.stats.first_seconds = self.stats.first_seconds or time.monotonic() - start
             yield from splitter.push(stream.push(self._ports.text.token_bytes(token)))
             if splitter.stopped:
                 return
         yield from splitter.push(stream.finish())
         yield from splitter.finish()
+
+    def _marks(self, turns: Sequence[Message], prompt: str, ids: Sequence[int]) -> Mapping[int, Callable[[], None]]:
+        """Where to keep a checkpoint: new tokens evaluated -> what to call then."""
+        if not self._ports.session.checkpoints:
+            return {}
+        places = {self._turn_end(turns, prompt, ids): False, self._base_end(prompt, ids): True}
+        reused = self.stats.reused
+        return {
+            place - reused: partial(self._timeline.keep, base=base)
+            for place, base in places.items()
+            if reused < place < len(ids)
+        }
+
+    def _turn_end(self, turns: Sequence[Message], prompt: str, ids: Sequence[int]) -> int:
+        """Tokens up to the end of the last turn, before what makes the model speak; 0 where that cannot be told."""
+        whole = self._template.render(turns, enable_thinking=self.thinking, add_generation_prompt=False)
+        if not prompt.startswith(whole):
+            return 0
+        rest = self._ports.text.tokenize(prompt[len(whole) :])
+        return len(ids) - len(rest) if ids[len(ids) - len(rest) :] == rest else 0
+
+    def _base_end(self, prompt: str, ids: Sequence[int]) -> int:
+        """Tokens that every conversation with this system text begins with, whether thinking or not."""
+        try:
+            same, other = (
+                self._template.render(self._with_system([Message(role="user", content="")]), enable_thinking=thinking)
+                for thinking in (self.thinking, not self.thinking)
+            )
+        except (UsageError, PackageError):  # a template may refuse an empty question
+            return 0
+        until_question, until_switch = (
+            common_length(self._ports.text.tokenize(prompt[: common_length(prompt, text)]), ids) for text in (same, other)
+        )
+        return until_switch if until_question - until_switch <= _SWITCH_TOKENS else until_question
 
     def _with_system(self, turns: Sequence[Message]) -> list[Message]:
         if not self._system:

@@ -200,6 +200,11 @@ class Session(Handle):
         return self.options.context
 
     @property
+    def checkpoints(self) -> int:
+        """Slots that `save` has."""
+        return self.options.checkpoints
+
+    @property
     def position(self) -> int:
         """Tokens consumed so far."""
         return int(self.library.functions.l3_session_position(self.address))

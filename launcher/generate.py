@@ -4,32 +4,27 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import pairwise
 from typing import Protocol
 
 from launcher.engine_types import Logits
 from launcher.errors import Cancelled, ContextFull
+from launcher.timeline import CheckpointPort
 
 # Long prompts are evaluated in slices: progress can be shown and a cancel is seen soon. Splits change no result.
 PREFILL_SLICE = 256
 
 
-class SessionPort(Protocol):
+class SessionPort(CheckpointPort, Protocol):
     """What the loop needs of `launcher.engine.Session`."""
 
     @property
     def context(self) -> int: ...
 
-    @property
-    def position(self) -> int: ...
-
     def eval(self, ids: Sequence[int], *, mode: Logits = Logits.LAST) -> None: ...
-
-    def tokens(self) -> list[int]: ...
-
-    def reset(self) -> None: ...
 
     def cancel(self) -> None: ...
 
@@ -45,13 +40,17 @@ class StopReason(Enum):
 
 @dataclass(slots=True, kw_only=True)
 class Stats:
-    """Counts and times of one reply; times in seconds. `reused` prompt tokens were already in the session."""
+    """Counts and times of one reply; times in seconds. `reused` prompt tokens were already in the session.
+
+    `first_seconds` is the time from the question to the first token of the reply; 0 where there was none.
+    """
 
     prompt: int = 0
     reused: int = 0
     generated: int = 0
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
+    first_seconds: float = 0.0
     reason: StopReason = StopReason.STOP
 
     @property
@@ -112,8 +111,21 @@ class CancelFlag:
             self._unseen = self._unseen and self._event.is_set()
 
 
-def prefill(flag: CancelFlag, ids: Sequence[int], progress: Callable[[int, int], None] | None, stats: Stats) -> None:
-    """Evaluates the prompt's new tokens in slices; `progress(done, total)` in tokens.
+def prefill(
+    flag: CancelFlag,
+    ids: Sequence[int],
+    progress: Callable[[int, int], None] | None,
+    stats: Stats,
+    marks: Mapping[int, Callable[[], None]] | None = None,
+) -> None:
+    """Evaluates the prompt's new tokens in slices.
+
+    Args:
+        flag: the session and its cancel.
+        ids: the tokens.
+        progress: called with tokens done and in all.
+        stats: takes the time.
+        marks: called when so many of the ids are evaluated.
 
     Raises:
         ContextFull: the prompt does not fit; nothing was evaluated.
@@ -126,16 +138,18 @@ def prefill(flag: CancelFlag, ids: Sequence[int], progress: Callable[[int, int],
             f"the prompt has {session.position + len(ids)} tokens, the context holds {session.context}",
             hint="shorten it, or start again with a larger --context",
         )
+    calls = marks or {}
+    stops = sorted({*range(PREFILL_SLICE, len(ids), PREFILL_SLICE), len(ids), *calls})
     start = time.monotonic()
     try:
-        for first in range(0, len(ids), PREFILL_SLICE):
+        for first, stop in pairwise([0, *(stop for stop in stops if 0 < stop <= len(ids))]):
             if flag.is_set:
                 raise Cancelled("cancelled", "stopped while reading the prompt")
-            part = ids[first : first + PREFILL_SLICE]
-            last = first + len(part) == len(ids)
-            flag.eval(part, Logits.LAST if last else Logits.NONE)
+            flag.eval(ids[first:stop], Logits.LAST if stop == len(ids) else Logits.NONE)
+            if stop in calls:
+                calls[stop]()
             if progress is not None:
-                progress(first + len(part), len(ids))
+                progress(stop, len(ids))
     finally:
         stats.prefill_seconds += time.monotonic() - start
 

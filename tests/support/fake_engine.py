@@ -36,7 +36,10 @@ class FakeSession:
     timeline: list[int] = field(default_factory=list)
     evaluated: int = 0
     resets: int = 0
+    restores: int = 0
     cancel_pending: bool = False
+    checkpoints: int = 0
+    slots: dict[int, list[int]] = field(default_factory=dict)
     before_eval: Callable[[Sequence[int]], None] = lambda _ids: None
 
     @property
@@ -48,7 +51,20 @@ class FakeSession:
 
     def reset(self) -> None:
         self.timeline.clear()
+        self.slots.clear()
         self.resets += 1
+
+    def save(self, slot: int) -> None:
+        assert 0 <= slot < self.checkpoints
+        self.slots[slot] = list(self.timeline)
+
+    def restore(self, slot: int) -> None:
+        self.timeline = list(self.slots[slot])
+        self.slots = {number: kept for number, kept in self.slots.items() if len(kept) <= len(self.timeline)}
+        self.restores += 1
+
+    def checkpoint(self, slot: int) -> int | None:
+        return len(self.slots[slot]) if slot in self.slots else None
 
     def cancel(self) -> None:
         self.cancel_pending = True
