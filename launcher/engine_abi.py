@@ -164,6 +164,7 @@ _PROTOTYPES: Mapping[str, tuple[Any, list[Any]]] = {
     "l3_version": (c_char_p, []),
     "l3_status_name": (c_char_p, [c_int32]),
     "l3_package_open": (c_int, [c_char_p, _OUT, _ERROR]),
+    "l3_package_open_at": (c_int, [c_char_p, c_uint64, c_uint64, _OUT, _ERROR]),
     "l3_package_close": (None, [_POINTER]),
     "l3_package_config": (POINTER(CConfig), [_POINTER]),
     "l3_package_section": (c_int, [_POINTER, c_uint32, _OUT, POINTER(c_size_t), _ERROR]),

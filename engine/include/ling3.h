@@ -131,6 +131,10 @@ typedef int (*l3_progress_fn)(void *user, uint64_t done, uint64_t total);
 
 /* Opens and validates header, directory, config and features; touches no tensor and no tokenizer table. */
 L3_API l3_status l3_package_open(const char *path, l3_package **out, l3_error *err);
+/* The same for a package that lies inside another file: exactly `length` bytes from `offset` on, a multiple of 65536.
+ * Nothing outside that window is read. */
+L3_API l3_status l3_package_open_at(const char *path, uint64_t offset, uint64_t length, l3_package **out,
+                                    l3_error *err);
 L3_API void l3_package_close(l3_package *package);
 L3_API const l3_config *l3_package_config(const l3_package *package);
 /* *data is NULL and *length 0 where the package has no such section; that is no error. */

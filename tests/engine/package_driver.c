@@ -1,6 +1,6 @@
 /* Opens packages and uses everything that can be asked of them; run under sanitizers.
  *
- * Reads lines "DEPTH PATH" from stdin, where DEPTH is
+ * Reads lines "DEPTH PATH" or "DEPTH #OFFSET+LENGTH PATH", for a package inside a file, from stdin, where DEPTH is
  *   open  only opens
  *   hash  also verifies
  *   text  also reads sections and tensor table, tokenises and finds tokens
@@ -174,13 +174,23 @@ static bool run_engines(const l3_package *package, outcome *o) {
     return true;
 }
 
+static l3_status open_place(const char *place, l3_package **package, l3_error *err) {
+    unsigned long long offset;
+    unsigned long long length;
+    int path = 0;
+    if (sscanf(place, "#%llu+%llu %n", &offset, &length, &path) == 2 && path > 0) {
+        return l3_package_open_at(place + path, offset, length, package, err);
+    }
+    return l3_package_open(place, package, err);
+}
+
 static outcome use(const char *depth, const char *path) {
     outcome o = {.stage = "open"};
     l3_package *package = NULL;
     bool evaluates = strcmp(depth, "walk") == 0 || strcmp(depth, "eval") == 0;
     bool verifies = strcmp(depth, "walk") == 0 || strcmp(depth, "hash") == 0;
     bool reads = evaluates || strcmp(depth, "text") == 0;
-    if (!good(&o, "open", l3_package_open(path, &package, &o.err))) {
+    if (!good(&o, "open", open_place(path, &package, &o.err))) {
         if (package != NULL) {
             o.stage = "a package in spite of the error";
         }

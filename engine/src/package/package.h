@@ -82,7 +82,8 @@ typedef struct l3_section {
 
 struct l3_package {
     int fd;
-    const uint8_t *base; /* the file up to mapped, that is without the MTP extents */
+    uint64_t start;      /* where the package begins in the file; all other offsets count from there */
+    const uint8_t *base; /* the package up to mapped, that is without the MTP extents */
     uint64_t mapped;
     uint64_t size;
     l3_config config;
@@ -108,9 +109,9 @@ bool l3_layer_is_mla(const l3_config *config, uint32_t i);
 
 /* Finds every tensor that the config asks for, checks its shape and type, and refuses any other tensor. */
 l3_status l3_weights_bind(l3_package *package, l3_error *err);
-/* base: a mapping of the file from l3_mtp_offset() on. With NULL only names, shapes and types are checked. */
+/* base: a mapping of the package from l3_mtp_offset() on. With NULL only names, shapes and types are checked. */
 l3_status l3_mtp_bind(const l3_package *package, const uint8_t *base, l3_mtp *out, l3_error *err);
-/* Where the MTP extents start in the file. */
+/* Where the MTP extents start in the package. */
 uint64_t l3_mtp_offset(const l3_package *package);
 
 #endif

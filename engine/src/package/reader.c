@@ -57,7 +57,7 @@ static bool all_zero(const uint8_t *p, size_t n) {
 static l3_status read_header(const l3_package *package, header *h, l3_error *err) {
     uint8_t p[HEADER_BYTES];
     uint64_t directory;
-    ssize_t n = pread(package->fd, p, sizeof p, 0);
+    ssize_t n = pread(package->fd, p, sizeof p, (off_t)package->start);
     if (n != (ssize_t)sizeof p) {
         return l3_fail_errno(err, L3_E_IO, n < 0 ? errno : EIO, "cannot read the header");
     }
@@ -270,7 +270,34 @@ static l3_status read_config(l3_package *package, l3_error *err) {
     return l3_config_validate(&package->config, err);
 }
 
-static l3_status open_file(l3_package *package, const char *path, l3_error *err) {
+/* What of a file is the package: all of it, or `length` bytes from `start` on. */
+typedef struct window {
+    bool whole;
+    uint64_t start;
+    uint64_t length;
+} window;
+
+static l3_status place_window(l3_package *package, const window *w, uint64_t file_bytes, const char *path,
+                              l3_error *err) {
+    uint64_t end;
+    package->start = w->start;
+    package->size = w->whole ? file_bytes : w->length;
+    if (w->start % L3_ALIGNMENT != 0) {
+        return l3_fail(err, L3_E_ARG, "the package starts at byte %llu, which is no multiple of %u",
+                       (unsigned long long)w->start, L3_ALIGNMENT);
+    }
+    if (!l3_add_u64(w->start, package->size, &end) || end > file_bytes) {
+        return l3_fail(err, L3_E_FORMAT, "%.300s has %llu bytes; a package of %llu bytes at %llu is expected in it", path,
+                       (unsigned long long)file_bytes, (unsigned long long)package->size, (unsigned long long)w->start);
+    }
+    if (package->size < HEADER_BYTES) {
+        return l3_fail(err, L3_E_FORMAT, "the %s has %llu bytes; a package has at least %u", w->whole ? "file" : "window",
+                       (unsigned long long)package->size, HEADER_BYTES);
+    }
+    return L3_OK;
+}
+
+static l3_status open_file(l3_package *package, const char *path, const window *w, l3_error *err) {
     struct stat st;
     package->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe without a writer must not hold us up */
     if (package->fd < 0) {
@@ -282,17 +309,12 @@ static l3_status open_file(l3_package *package, const char *path, l3_error *err)
     if (!S_ISREG(st.st_mode)) {
         return l3_fail(err, L3_E_IO, "%.300s is not a regular file", path);
     }
-    if (st.st_size < (off_t)HEADER_BYTES) {
-        return l3_fail(err, L3_E_FORMAT, "the file has %lld bytes; a package has at least %u", (long long)st.st_size,
-                       HEADER_BYTES);
-    }
-    package->size = (uint64_t)st.st_size;
-    return L3_OK;
+    return place_window(package, w, st.st_size > 0 ? (uint64_t)st.st_size : 0, path, err);
 }
 
-/* Maps the file up to the end of the trunk; the MTP extents stay out. */
+/* Maps the package up to the end of the trunk; the MTP extents stay out. */
 static l3_status map_trunk(l3_package *package, const header *h, l3_error *err) {
-    void *base = mmap(NULL, (size_t)h->trunk_end, PROT_READ, MAP_SHARED, package->fd, 0);
+    void *base = mmap(NULL, (size_t)h->trunk_end, PROT_READ, MAP_SHARED, package->fd, (off_t)package->start);
     if (base == MAP_FAILED) {
         return l3_fail_errno(err, L3_E_IO, errno, "cannot map %llu bytes of the package",
                              (unsigned long long)h->trunk_end);
@@ -302,7 +324,7 @@ static l3_status map_trunk(l3_package *package, const header *h, l3_error *err) 
     return L3_OK;
 }
 
-l3_status l3_package_open(const char *path, l3_package **out, l3_error *err) {
+static l3_status open_window(const char *path, const window *w, l3_package **out, l3_error *err) {
     l3_package *package = NULL;
     header h = {0};
     l3_status status;
@@ -310,7 +332,7 @@ l3_status l3_package_open(const char *path, l3_package **out, l3_error *err) {
         *out = NULL;
     }
     if (out == NULL || path == NULL) {
-        return l3_fail(err, L3_E_ARG, "l3_package_open: path and out must not be NULL");
+        return l3_fail(err, L3_E_ARG, "opening a package: path and out must not be NULL");
     }
     l3_error_clear(err);
     package = l3_alloc(1, sizeof *package);
@@ -318,7 +340,7 @@ l3_status l3_package_open(const char *path, l3_package **out, l3_error *err) {
         return l3_fail(err, L3_E_MEMORY, "no memory for a package");
     }
     package->fd = -1;
-    if ((status = open_file(package, path, err)) != L3_OK || (status = read_header(package, &h, err)) != L3_OK ||
+    if ((status = open_file(package, path, w, err)) != L3_OK || (status = read_header(package, &h, err)) != L3_OK ||
         (status = map_trunk(package, &h, err)) != L3_OK || (status = check_directory(package, &h, err)) != L3_OK) {
         goto fail;
     }
@@ -337,6 +359,16 @@ l3_status l3_package_open(const char *path, l3_package **out, l3_error *err) {
 fail:
     l3_package_close(package);
     return status;
+}
+
+l3_status l3_package_open(const char *path, l3_package **out, l3_error *err) {
+    const window whole = {.whole = true};
+    return open_window(path, &whole, out, err);
+}
+
+l3_status l3_package_open_at(const char *path, uint64_t offset, uint64_t length, l3_package **out, l3_error *err) {
+    const window part = {.start = offset, .length = length};
+    return open_window(path, &part, out, err);
 }
 
 void l3_package_close(l3_package *package) {

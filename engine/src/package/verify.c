@@ -30,7 +30,7 @@ typedef struct verification {
 static l3_status read_at(const l3_package *package, uint64_t offset, void *out, size_t length, l3_error *err) {
     uint8_t *p = out;
     while (length > 0) {
-        ssize_t n = pread(package->fd, p, length, (off_t)offset);
+        ssize_t n = pread(package->fd, p, length, (off_t)(package->start + offset));
         if (n < 0 && errno == EINTR) {
             continue;
         }

@@ -24,7 +24,8 @@ static l3_status map_mtp(l3_engine *engine, l3_error *err) {
         return l3_fail(err, L3_E_UNSUPPORTED, "MTP is asked for, but the package holds no MTP layer");
     }
     engine->mtp_map_bytes = package->size - offset;
-    map = mmap(NULL, (size_t)engine->mtp_map_bytes, PROT_READ, MAP_SHARED, package->fd, (off_t)offset);
+    map = mmap(NULL, (size_t)engine->mtp_map_bytes, PROT_READ, MAP_SHARED, package->fd,
+               (off_t)(package->start + offset));
     if (map == MAP_FAILED) {
         return l3_fail_errno(err, L3_E_IO, errno, "cannot map the MTP layer (%llu bytes)",
                              (unsigned long long)engine->mtp_map_bytes);
@@ -119,9 +120,9 @@ static l3_status check_size(const preload *p) {
     if (fstat(p->package->fd, &st) != 0) {
         return l3_fail_errno(p->err, L3_E_IO, errno, "cannot stat the package");
     }
-    if ((uint64_t)st.st_size < p->package->size) {
+    if ((uint64_t)st.st_size < p->package->start + p->package->size) {
         return l3_fail(p->err, L3_E_IO, "the package was cut to %lld of %llu bytes while it is open",
-                       (long long)st.st_size, (unsigned long long)p->package->size);
+                       (long long)st.st_size, (unsigned long long)(p->package->start + p->package->size));
     }
     return L3_OK;
 }
