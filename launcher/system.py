@@ -14,6 +14,7 @@ from pathlib import Path
 from launcher.host import Devices, Host, RealDevices, RealHost
 
 _MAX_LINKS = 40  # as the kernel has it
+_MAX_DIGITS = 20  # of 64 bits
 _MAX_BYTES = 1 << 20  # no file that is read here is meant to be larger
 
 
@@ -44,9 +45,10 @@ class SystemView:
         return text.splitlines()[0].strip("\0 \t") if text else None
 
     def number(self, path: str) -> int | None:
-        """A whole number from a file that holds nothing else, or None."""
+        """A whole number of at most 20 digits from a file that holds nothing else, or None."""
         text = self.line(path) or ""
-        return int(text) if text.isascii() and text.lstrip("-").isdigit() else None
+        digits = text.removeprefix("-")
+        return int(text) if digits.isascii() and digits.isdigit() and len(digits) <= _MAX_DIGITS else None
 
     def names(self, path: str) -> tuple[str, ...]:
         """Sorted names in a folder; none where it cannot be read."""
