@@ -1,6 +1,7 @@
-"""Builds the engine with zig cc: one shared library per target, or a static test program.
+"""Builds the engine with zig cc: a shared library or an archive per target, or a static test program.
 
     python -m engine.build [--target native|x86_64|aarch64] [--debug] [--sanitize address,undefined] [--out DIR]
+    python -m engine.build --kind archive [--target native|x86_64|aarch64]
     python -m engine.build --kind static-exe --out DIR [--name NAME] FILE.c ...
 
 Every object and every link result is cached by content, so an unchanged tree builds nothing.
@@ -25,6 +26,7 @@ from engine.toolchain import Target, Toolchain, resolve_target, toolchain_for
 ROOT = Path(__file__).resolve().parent.parent
 ENGINE = ROOT / "engine"
 LIBRARY = "libling3.so"
+ARCHIVE = "libling3.a"
 
 _PRUNE_AFTER_S = 30 * 24 * 3600.0
 
@@ -113,6 +115,27 @@ def build_library(
     words = ["-shared", f"-Wl,-soname,{LIBRARY}", *_LINK, *([] if debug or sanitize else ["-Wl,--strip-debug"])]
     folder = out or ROOT / "build" / build.name
     return _link(build, words, objects, [*link, "-lm", "-lpthread"], folder / LIBRARY, say)
+
+
+def build_archive(
+    target: str = "native", *, debug: bool = False, out: Path | None = None, report: Report | None = None
+) -> Path:
+    """Builds the engine as an archive for a program that holds it, `build/<target>/libling3.a` by default.
+
+    It carries its part of ICU and needs glibc 2.28, libm and libpthread. Link it with `--whole-archive`, so that the
+    functions of `ling3.h` are there for whoever asks at run time. Raises BuildError where a source does not compile
+    or ICU's source cannot be had.
+    """
+    say = report or _print_progress
+    build = plan_build(target, debug=debug)
+    objects, link = _engine_objects(build, say)
+    if link:
+        raise BuildError(
+            f"an archive cannot hold {' '.join(link)}",
+            hint=f"Put {icu.ARCHIVE.names[0]} into a folder and name the folder in MINDNANO_SOURCES.",
+        )
+    folder = out or ROOT / "build" / build.name
+    return _produce(build, [*build.toolchain.archiver, "rcsD"], [*map(str, objects)], folder / ARCHIVE, say)
 
 
 def build_executable(
@@ -240,8 +263,13 @@ def _prune(folder: Path) -> None:
 def _link(
     build: Build, words: Sequence[str], objects: Sequence[Path], libraries: Sequence[str], target: Path, report: Report
 ) -> Path:
-    command = [*build.toolchain.ld, *words, *map(str, objects), *libraries]
-    key = hashlib.sha256("\0".join([build.toolchain.identity, *command]).encode()).hexdigest()
+    command = [*build.toolchain.ld, *words]
+    return _produce(build, [*command, "-o"], [*map(str, objects), *libraries], target, report)
+
+
+def _produce(build: Build, command: Sequence[str], inputs: Sequence[str], target: Path, report: Report) -> Path:
+    """Runs `command RESULT inputs` unless its result is there or in the cache; puts it in place at once."""
+    key = hashlib.sha256("\0".join([build.toolchain.identity, *command, *inputs]).encode()).hexdigest()
     stamp = target.with_name(f".{target.name}.key")
     if target.is_file() and stamp.is_file() and stamp.read_text(encoding="utf-8") == key:
         return target
@@ -253,7 +281,8 @@ def _link(
             shutil.copy(kept, partial)
         else:
             report(f"linking {target.name} for {build.name}")
-            build.toolchain.run([*command, "-o", str(partial)], f"link {target.name}")
+            partial.unlink(missing_ok=True)  # an archive would grow
+            build.toolchain.run([*command, str(partial), *inputs], f"link {target.name}")
             kept.parent.mkdir(parents=True, exist_ok=True)
             _prune(kept.parent)
             copy = kept.with_name(f"{key}.{os.getpid()}.partial")
@@ -274,7 +303,7 @@ def _print_progress(line: str) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m engine.build", description="Build the inference engine.")
     parser.add_argument("--target", default="native", choices=("native", "x86_64", "aarch64"))
-    parser.add_argument("--kind", default="shared", choices=("shared", "static-exe"))
+    parser.add_argument("--kind", default="shared", choices=("shared", "archive", "static-exe"))
     parser.add_argument("--debug", action="store_true", help="assertions, allocation guard and debug information")
     parser.add_argument("--sanitize", default="", metavar="LIST", help="address, undefined or both, with a comma")
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the result (default: build/<target>)")
@@ -293,6 +322,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if options.kind == "shared":
             result = build_library(options.target, debug=options.debug, sanitize=sanitize, out=options.out)
+        elif options.kind == "archive":
+            result = build_archive(options.target, debug=options.debug, out=options.out)
         else:
             name = options.name or options.sources[0].stem
             result = build_executable(

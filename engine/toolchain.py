@@ -72,6 +72,7 @@ class Toolchain:
     cc_simd: tuple[str, ...]
     cxx: tuple[str, ...]
     ld: tuple[str, ...]
+    archiver: tuple[str, ...]
     sanitizer_flags: tuple[str, ...]
 
     def run(self, command: Sequence[str], what: str) -> None:
@@ -123,6 +124,7 @@ def _zig(target: Target, sanitize: Sequence[str], static: bool) -> Toolchain:
         cxx=(zig, "c++", "-target", triple, target.cpu),
         # -O3 also decides how zig builds its run-time library.
         ld=(zig, "cc", "-target", triple, target.cpu, "-O3", *checks),
+        archiver=(zig, "ar"),
         sanitizer_flags=checks,
     )
 
@@ -141,5 +143,6 @@ def _gcc(target: Target, sanitize: Sequence[str], static: bool) -> Toolchain:
         cc_simd=(gcc, target.gcc_simd_cpu),
         cxx=(gxx, target.gcc_cpu),
         ld=(gcc, *checks),
+        archiver=("gcc-ar",),
         sanitizer_flags=checks,
     )

@@ -36,8 +36,13 @@ class Package(Handle):
 
     _destructor = "l3_package_close"
 
-    def __init__(self, path: Path, *, library: Library | None = None) -> None:
+    def __init__(self, path: Path, *, window: tuple[int, int] | None = None, library: Library | None = None) -> None:
         """Opens and validates; touches no tensor.
+
+        Args:
+            path: the package, or a file that holds it.
+            window: offset, a multiple of 65536, and length in bytes of a package that lies inside `path`.
+            library: the engine; by default the one that is found.
 
         Raises:
             PackageError: missing, unreadable, damaged or unsupported.
@@ -46,7 +51,10 @@ class Package(Handle):
         super().__init__(Library() if library is None else library, None)
         self.path = path
         try:
-            self.library.call("l3_package_open", str(path).encode(), byref(self._pointer))
+            if window is None:
+                self.library.call("l3_package_open", str(path).encode(), byref(self._pointer))
+            else:
+                self.library.call("l3_package_open_at", str(path).encode(), *window, byref(self._pointer))
         except PackageError as error:
             if str(path) in error.message:
                 raise

@@ -5,10 +5,14 @@ The same sanitized program as for whole files; what lies before and after the wi
 
 from __future__ import annotations
 
+from array import array
 from pathlib import Path
 
 import pytest
 
+from launcher.engine import Engine, Package, Session
+from launcher.engine_library import Library
+from launcher.engine_types import EngineOptions, Logits, SessionOptions
 from tests.support.package_bytes import HEADER, HEADER_FIELDS, Image, Workbench
 from tests.support.programs import Answer, PackageDriver, refused
 
@@ -107,3 +111,30 @@ def test_header_cannot_widen_the_window(window: Window, image: Image) -> None:
                 package[offset : offset + len(data)] = data
             window.put(bytes(package))
             refused(window.ask("walk"), r"its header says|^the trunk ends", (names, extra))
+
+
+def drafts(package: Package) -> bytes:
+    """Logits of four tokens and of the MTP layer after them."""
+    ids = [5, 300, 17, 44]
+    width, vocabulary = package.config.hidden_size, package.config.vocab_size
+    hidden, logits = array("f", bytes(16 * width)), array("f", bytes(16 * vocabulary))
+    drafted = array("f", bytes(12 * vocabulary))
+    with (
+        Engine(package, EngineOptions(threads=1, mtp=True)) as engine,
+        Session(engine, SessionOptions(context=8)) as one,
+    ):
+        one.eval(ids, mode=Logits.ALL, logits=logits, hidden=hidden)
+        one.mtp(hidden[: 3 * width], ids[1:], 0, logits=drafted)
+    return logits.tobytes() + drafted.tobytes()
+
+
+def test_package_inside_a_file_computes_what_it_does_alone(library: Library, image: Image, tmp_path: Path) -> None:
+    alone, host = tmp_path / "alone.l3r", tmp_path / "host"
+    alone.write_bytes(image.data)
+    host.write_bytes(b"\xa5" * BEFORE + image.data + AFTER)
+    with (
+        Package(alone, library=library) as whole,
+        Package(host, window=(BEFORE, len(image.data)), library=library) as part,
+    ):
+        part.verify()
+        assert drafts(part) == drafts(whole)
