@@ -30,11 +30,13 @@ class Dtype(IntEnum):
 
 
 class KvType(IntEnum):
-    """`l3_kv_type`: element type of the MLA latent cache."""
+    """`l3_kv_type`: how the MLA cache keeps a token; the header says more."""
 
     F32 = 0
     BF16 = 1
     F16 = 2
+    FP8 = 3
+    INT8 = 4
 
     @property
     def label(self) -> str:

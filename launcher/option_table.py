@@ -14,7 +14,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Final
 
-KV_TYPES: Final = ("f32", "bf16", "fp16")
+KV_TYPES: Final = ("f32", "bf16", "fp16", "fp8", "int8")
 DEFAULT_PORT: Final = 9092
 _MAX_SEED = (1 << 64) - 1
 _MAX_THREADS = 256  # as the engine has it

@@ -13,7 +13,7 @@ from launcher.errors import InternalError, MindnanoError, ResourceError
 
 _INTERRUPTED = 130
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_KV_TYPES = ("f32", "bf16", "fp16")
+_KV_TYPES = ("f32", "bf16", "fp16", "fp8", "int8")
 _EXIT_CODES = """exit codes:
   0 ok   1 internal error   2 usage   4 checkpoint or package missing, damaged or unsupported
   5 not enough memory or disk   9 engine could not load   10 engine failed   130 interrupted"""

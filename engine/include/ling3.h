@@ -214,7 +214,16 @@ L3_API l3_status l3_engine_preload(const l3_engine *engine, l3_progress_fn progr
 
 /* ---- plan and session ---------------------------------------------------------------------- */
 
-typedef enum l3_kv_type { L3_KV_F32 = 0, L3_KV_BF16 = 1, L3_KV_F16 = 2 } l3_kv_type;
+/* How the MLA cache keeps a token: its latent and its rotary key. The last two types round the latent to 8 bits, with one
+ * float32 scale per row that maps its largest magnitude to the largest number of the type, and keep the key in bfloat16.
+ */
+typedef enum l3_kv_type {
+    L3_KV_F32 = 0,
+    L3_KV_BF16 = 1,
+    L3_KV_F16 = 2,
+    L3_KV_FP8 = 3, /* E4M3: 4 bits of exponent, 3 of mantissa, up to 448 */
+    L3_KV_INT8 = 4 /* -127 to 127 */
+} l3_kv_type;
 
 typedef struct l3_session_options {
     uint32_t context;     /* tokens the session can hold */

@@ -117,7 +117,7 @@ static void decode(const l3_package *package) {
     float *hidden = malloc(c->hidden_size * sizeof *hidden);
     float *logits = malloc(c->vocab_size * sizeof *logits);
     for (uint32_t i = 0; i < 6; i++) {
-        const l3_session_options options = {.context = 64, .kv_type = i % 3, .chunk = 8, .checkpoints = 2};
+        const l3_session_options options = {.context = 64, .kv_type = i % 5, .chunk = 8, .checkpoints = 2};
         l3_engine *engine = engine_with(package, 1 + i % 2, i < 3 ? "auto" : "scalar");
         l3_session *session = session_with(engine, &options);
         speak(package, session, hidden, logits);
@@ -131,7 +131,7 @@ static void decode(const l3_package *package) {
 
 static void memory(const l3_package *package) {
     for (uint32_t i = 0; i < 12; i++) {
-        const l3_session_options options = {.context = 1 + i * i, .kv_type = i % 3,         .chunk = i,
+        const l3_session_options options = {.context = 1 + i * i, .kv_type = i % 5,         .chunk = i,
                                             .poison = i % 2,      .checkpoints = i * 7 % 5, .session_cache_bytes = i << 20};
         const l3_engine_options engine_options = {.threads = 1 + i % 4, .mtp = 1};
         l3_engine *engine = engine_with(package, 1 + i % 4, "");

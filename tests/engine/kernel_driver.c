@@ -589,58 +589,67 @@ static void run_delta_rule(const l3_kernels *kernels) {
 
 typedef struct attention_case {
     uint32_t kv_type;
-    size_t heads, width, count;
+    uint32_t latent, rope;
+    size_t heads, count;
 } attention_case;
+
+/* Memory of `count` rows, aligned to four bytes only; the block starts four bytes before. */
+static uint8_t *cache_rows(const l3_kv_layout *kv, size_t count) {
+    return (uint8_t *)block(count * kv->row_bytes + 4) + 4;
+}
 
 static void run_attention_case(const l3_kernels *kernels, const attention_case *c) {
     char name[96];
+    l3_kv_layout kv = l3_kv_layout_of(c->kv_type, c->latent, c->rope);
+    size_t width = c->latent + c->rope;
     size_t stride = c->count + 2;
-    size_t first = c->width > 16 ? 8 : 0;
-    size_t last = c->width > 16 ? c->width - 8 : c->width;
-    size_t bytes = l3_kv_bytes(c->kv_type);
-    float *rows = floats(c->count * c->width);
-    float *q = floats(c->heads * c->width);
+    size_t first = c->latent > 16 ? 8 : 0;
+    size_t last = c->latent > 16 ? c->latent - 8 : c->latent;
+    float *rows = floats(c->count * width);
+    float *q = floats(c->heads * width);
     float *p = floats(c->heads * stride);
     float *scores = results(c->heads * stride);
-    float *mixed = results(c->heads * c->width);
-    uint8_t *memory = block(c->count * c->width * bytes + 4);
-    uint8_t *cache = memory + 4;
-    fill(rows, c->count * c->width, 3.0f);
-    fill(q, c->heads * c->width, 1.0f);
+    float *mixed = results(c->heads * width);
+    uint8_t *cache = cache_rows(&kv, c->count);
+    fill(rows, c->count * width, 3.0f);
+    fill(q, c->heads * width, 1.0f);
     fill(p, c->heads * stride, 0.5f);
-    kernels->store_kv(rows, c->count * c->width, c->kv_type, cache);
-    kernels->mla_scores(q, c->heads, cache, c->kv_type, c->width, c->count, 0.125f, scores, stride);
-    kernels->mla_mix(p, c->heads, stride, cache, c->kv_type, c->width, c->count, first, last, mixed, c->width);
-    snprintf(name, sizeof name, "attention kv=%u heads=%zu width=%zu count=%zu r", c->kv_type, c->heads, c->width,
-             c->count);
-    put_floats(name, rows, c->count * c->width);
+    for (size_t i = 0; i < c->count; i++) {
+        kernels->store_kv(rows + i * width, &kv, cache + i * kv.row_bytes);
+    }
+    kernels->mla_scores(q, c->heads, cache, &kv, c->count, 0.125f, scores, stride);
+    kernels->mla_mix(p, c->heads, stride, cache, &kv, c->count, first, last, mixed, width);
+    snprintf(name, sizeof name, "attention kv=%u heads=%zu latent=%u rope=%u count=%zu r", c->kv_type, c->heads,
+             c->latent, c->rope, c->count);
+    put_floats(name, rows, c->count * width);
     name[strlen(name) - 1] = 'c';
-    put(name, 'b', c->count * c->width * bytes, 1, cache);
+    put(name, 'b', c->count * kv.row_bytes, 1, cache);
     name[strlen(name) - 1] = 'q';
-    put_floats(name, q, c->heads * c->width);
+    put_floats(name, q, c->heads * width);
     name[strlen(name) - 1] = 'p';
     put_floats(name, p, c->heads * stride);
     name[strlen(name) - 1] = 's';
     put_floats(name, scores, c->heads * stride + GUARD);
     name[strlen(name) - 1] = 'm';
-    put_floats(name, mixed, c->heads * c->width + GUARD);
+    put_floats(name, mixed, c->heads * width + GUARD);
     free_floats(rows);
     free_floats(q);
     free_floats(p);
     free_floats(scores);
     free_floats(mixed);
-    free(memory);
+    free(cache - 4);
 }
 
 static void run_attention(const l3_kernels *kernels) {
-    static const size_t widths[] = {8, 16, 40, 160, 576};
-    static const size_t counts[] = {1, 2, 3, 4, 5, 7, 8, 9, 17, 64};
-    for (uint32_t kv_type = 0; kv_type < 3; kv_type++) {
+    static const uint32_t widths[][2] = {{8, 0}, {8, 8}, {32, 8}, {144, 16}, {512, 64}};
+    static const size_t counts[] = {1, 2, 3, 4, 5, 7, 8, 9, 17, 32, 33, 70};
+    for (uint32_t kv_type = 0; kv_type <= L3_KV_INT8; kv_type++) {
         for (size_t w = 0; w < COUNT_OF(widths); w++) {
             for (size_t i = 0; i < COUNT_OF(counts); i++) {
-                attention_case c = {.kv_type = kv_type, .width = widths[w], .count = counts[i]};
+                attention_case c = {
+                    .kv_type = kv_type, .latent = widths[w][0], .rope = widths[w][1], .count = counts[i]};
                 c.heads = 1 + (i + w) % 9;
-                seed(8000u + 100u * kv_type + 10u * w + i);
+                seed(8000u + 100u * kv_type + 20u * w + i);
                 run_attention_case(kernels, &c);
             }
         }
@@ -660,7 +669,8 @@ static void run_half_precision(const l3_kernels *kernels) {
     }
     for (uint32_t kv_type = L3_KV_BF16; kv_type <= L3_KV_F16; kv_type++) {
         char name[96];
-        kernels->mla_mix(&one, 1, 1, patterns, kv_type, n, 1, 0, n, y, n);
+        l3_kv_layout kv = l3_kv_layout_of(kv_type, (uint32_t)n, 0);
+        kernels->mla_mix(&one, 1, 1, patterns, &kv, 1, 0, n, y, n);
         snprintf(name, sizeof name, "half read kv=%u", kv_type);
         put_floats(name, y, n);
         for (int offset = -2; offset < 3; offset++) {
@@ -674,7 +684,7 @@ static void run_half_precision(const l3_kernels *kernels) {
                 /* What arithmetic makes of two NaNs differs between processors. */
                 x[i] = offset == -2 || isnan(middle) ? a : l3_f32_from_bits(beside);
             }
-            kernels->store_kv(x, n, kv_type, stored);
+            kernels->store_kv(x, &kv, stored);
             snprintf(name, sizeof name, "half write kv=%u offset=%d x", kv_type, offset);
             put_floats(name, x, n);
             name[strlen(name) - 1] = 'h';
@@ -685,6 +695,95 @@ static void run_half_precision(const l3_kernels *kernels) {
     free(stored);
     free_floats(x);
     free_floats(y);
+}
+
+/* One row of 256 latent values and 8 of the key: what is written and what comes back through a mix with weight 1. */
+static void put_byte_row(const l3_kernels *kernels, uint32_t kv_type, const char *label, const float *x) {
+    char name[96];
+    float one = 1.0f;
+    l3_kv_layout kv = l3_kv_layout_of(kv_type, 256, 8);
+    uint8_t *row = cache_rows(&kv, 1);
+    float *y = results(256);
+    kernels->store_kv(x, &kv, row);
+    kernels->mla_mix(&one, 1, 1, row, &kv, 1, 0, 256, y, 256);
+    snprintf(name, sizeof name, "byte row kv=%u %s x", kv_type, label);
+    put_floats(name, x, 264);
+    name[strlen(name) - 1] = 'b';
+    put(name, 'b', kv.row_bytes, 1, row);
+    name[strlen(name) - 1] = 'y';
+    put_floats(name, y, 256 + GUARD);
+    free_floats(y);
+    free(row - 4);
+}
+
+/* The number of an E4M3 pattern without its sign, from the definition of the format. */
+static float e4m3_value(uint32_t pattern) {
+    uint32_t exponent = pattern >> 3;
+    float mantissa = (float)(pattern & 7u);
+    return exponent == 0 ? ldexpf(mantissa, -9) : ldexpf(8.0f + mantissa, (int)exponent - 10);
+}
+
+/* The types of 8 bits: every pattern read; every number, the middle between two and the floats beside it written (the
+ * largest number of the type is in the row, so that its scale is 1); magnitudes from end to end of float32; what is not
+ * finite. */
+static void run_byte_precision(const l3_kernels *kernels) {
+    static const struct {
+        const char *label;
+        float value;
+    } spoilers[] = {{"zero", 0.0f},      {"tiny", 0x1p-120f},  {"small", 2e-30f}, {"huge", 1e38f},
+                    {"nan", NAN},        {"infinite", INFINITY}, {"negative", -INFINITY}, {"single", -0.3f}};
+    float *x = floats(264);
+    for (uint32_t kv_type = L3_KV_FP8; kv_type <= L3_KV_INT8; kv_type++) {
+        char label[48];
+        float most = kv_type == L3_KV_FP8 ? 448.0f : 127.0f;
+        uint32_t patterns = kv_type == L3_KV_FP8 ? 127 : 128; /* without the NaN of E4M3 */
+        l3_kv_layout kv = l3_kv_layout_of(kv_type, 256, 0);
+        uint8_t *row = cache_rows(&kv, 1);
+        float one = 1.0f;
+        for (uint32_t i = 0; i < 256; i++) {
+            row[i] = (uint8_t)i;
+        }
+        memcpy(row + 256, &one, sizeof one);
+        kernels->mla_mix(&one, 1, 1, row, &kv, 1, 0, 256, x, 256);
+        snprintf(label, sizeof label, "byte read kv=%u", kv_type);
+        put_floats(label, x, 256);
+        free(row - 4);
+        for (int offset = -2; offset < 3; offset++) {
+            for (uint32_t i = 0; i < 132; i++) {
+                uint32_t low = i < patterns ? i : 0;
+                uint32_t high = i + 1 < patterns ? i + 1 : low;
+                float a = kv_type == L3_KV_FP8 ? e4m3_value(low) : (float)low;
+                float b = kv_type == L3_KV_FP8 ? e4m3_value(high) : (float)high;
+                float middle = 0.5f * (a + b);
+                float beside = nextafterf(middle, offset < 1 ? 0.0f : most);
+                x[i] = offset == -2 ? a : (offset == 0 ? middle : beside);
+                x[i] = offset == 2 ? -x[i] : x[i];
+                x[263 - i] = -x[i];
+            }
+            x[131] = most;
+            snprintf(label, sizeof label, "offset=%d", offset);
+            put_byte_row(kernels, kv_type, label, x);
+        }
+        seed(9000u + kv_type);
+        for (int power = -140; power <= 120; power += 20) {
+            fill(x, 264, 1.0f);
+            for (size_t i = 0; i < 264; i++) {
+                x[i] = ldexpf(x[i], power);
+            }
+            snprintf(label, sizeof label, "power=%d", power);
+            put_byte_row(kernels, kv_type, label, x);
+        }
+        fill_wide(x, 264);
+        put_byte_row(kernels, kv_type, "wide", x);
+        for (size_t i = 0; i < COUNT_OF(spoilers); i++) {
+            bool alone = strcmp(spoilers[i].label, "single") == 0 || spoilers[i].value == 0.0f;
+            fill(x, 264, alone ? 0.0f : (fabsf(spoilers[i].value) < 1.0f ? spoilers[i].value : 1.0f));
+            x[77] = spoilers[i].value;
+            snprintf(label, sizeof label, "%s", spoilers[i].label);
+            put_byte_row(kernels, kv_type, label, x);
+        }
+    }
+    free_floats(x);
 }
 
 int main(int argc, char **argv) {
@@ -701,5 +800,6 @@ int main(int argc, char **argv) {
     run_delta_rule(kernels);
     run_attention(kernels);
     run_half_precision(kernels);
+    run_byte_precision(kernels);
     return fflush(stdout) == 0 ? 0 : 1;
 }

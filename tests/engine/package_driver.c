@@ -152,10 +152,10 @@ static bool run_session(const l3_package *package, l3_engine *engine, uint32_t k
 }
 
 static bool run_engines(const l3_package *package, outcome *o) {
-    static const char *const sets[] = {"scalar", "auto"};
-    for (uint32_t i = 0; i < 4; i++) {
+    static const char *const sets[] = {"scalar", "auto", "auto"};
+    for (uint32_t i = 0; i < 5; i++) {
         l3_engine_options options = {.threads = 1 + i / 2, .mtp = i % 2 != 0 && l3_package_has_mtp(package)};
-        const l3_session_options session = {.context = 6, .kv_type = i % 3, .chunk = 2};
+        const l3_session_options session = {.context = 6, .kv_type = i % 5, .chunk = 2};
         l3_memory_plan plan;
         l3_engine *engine = NULL;
         bool fine;
@@ -164,7 +164,7 @@ static bool run_engines(const l3_package *package, outcome *o) {
                good(o, "engine", l3_engine_create(package, &options, &engine, &o->err));
         if (fine) {
             poison_mtp_gaps(engine);
-            fine = run_session(package, engine, i % 3, options.mtp != 0, o);
+            fine = run_session(package, engine, i % 5, options.mtp != 0, o);
         }
         l3_engine_destroy(engine);
         if (!fine) {

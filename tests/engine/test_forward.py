@@ -17,6 +17,7 @@ from launcher.engine import Package
 from launcher.engine_library import Library
 from launcher.engine_types import Dtype, KvType
 from tests.support.dimensions import Dimensions
+from tests.support.kv_rows import rounded_rows
 from tests.support.models import Evaluation, Float32, Models, evaluate, open_session, prompt
 from tests.support.oracles import llama_cpp_convert, llama_cpp_logits, llama_cpp_missing, transformers_logits
 from tests.support.packages import ODD, uniform, write_package
@@ -26,7 +27,6 @@ from tests.support.reference import (
     mean_kl,
     package_weights,
     round_to_bfloat16,
-    round_to_float16,
 )
 
 COUNT = 96
@@ -103,12 +103,14 @@ def test_trunk_agrees_with_llama_cpp(models: Models, cases: Cases, name: str, tm
     assert_close(case.engine.logits, theirs, LOGIT_TOLERANCE)
 
 
-@pytest.mark.parametrize("kv_type", [KvType.BF16, KvType.F16])
+@pytest.mark.parametrize("kv_type", [kind for kind in KvType if kind is not KvType.F32], ids=lambda kind: kind.label)
 def test_rounded_cache_agrees_with_a_rounded_reference(models: Models, kv_type: KvType) -> None:
     name = "tiny"
     ids = prompt(COUNT, models.preset(name).vocabulary, seed=3)
-    rounding = {KvType.BF16: round_to_bfloat16, KvType.F16: round_to_float16}[kv_type]
-    reference = Reference(models.dimensions(name), models.weights(name), cache_rounding=rounding)
+    dimensions = models.dimensions(name)
+    reference = Reference(
+        dimensions, models.weights(name), cache_rounding=lambda rows: rounded_rows(kv_type, rows, dimensions.kv_lora)
+    )
     trunk = reference.forward(ids)
     exact = Reference(models.dimensions(name), models.weights(name)).forward(ids)
     with open_session(models.package(name, "f32"), context=COUNT, kv_type=kv_type) as session:
@@ -120,6 +122,20 @@ def test_rounded_cache_agrees_with_a_rounded_reference(models: Models, kv_type: 
     assert np.median(errors) < FLOAT_NOISE
     assert errors.max() < effect.max() / 4, "no better than a reference with an exact cache"
     assert np.median(np.abs(result.mtp_logits - draft.logits).max(axis=1)) < FLOAT_NOISE
+
+
+@pytest.mark.parametrize(("kv_type", "bound"), [(KvType.FP8, 0.015), (KvType.INT8, 0.008)], ids=["fp8", "int8"])
+def test_a_cache_of_bytes_stays_close_to_an_exact_one(
+    models: Models, cases: Cases, kv_type: KvType, bound: float
+) -> None:
+    """In fractions of the spread of a token's logits; of the median token, because here and there rounding tips the
+    choice between two experts, and experts of random weights have nothing in common."""
+    exact = cases.get("tiny")
+    with open_session(models.package("tiny", "f32"), context=COUNT, kv_type=kv_type) as session:
+        result = evaluate(session, exact.ids, mtp=False)
+    error = np.sqrt(np.mean((result.logits - exact.engine.logits) ** 2, axis=1)) / exact.engine.logits.std(axis=1)
+    assert (error > 0).all(), "nothing was rounded"
+    assert np.median(error) < bound
 
 
 def test_bfloat16_package_agrees_with_rounded_weights(models: Models) -> None:

@@ -1,8 +1,8 @@
 """Every kernel set computes the same bits, and the right ones.
 
 A C driver runs each kernel on generated inputs and dumps inputs and results. The scalar set's results are held against
-NumPy within a stated bound of float64 (products and rounding: test_kernel_products.py). The vector sets are then held
-against the scalar one.
+NumPy within a stated bound of float64 (products and rounding: test_kernel_products.py; attention and its cache:
+test_kernel_cache.py). The vector sets are then held against the scalar one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pytest
 
 from engine.build import build_executable
 from launcher.engine_library import Library
-from tests.support.kernel_dump import GUARD, GUARD_VALUE, Dump, Values, bits, differences, dump_of, matching, read_dump
+from tests.support.kernel_dump import GUARD_VALUE, Dump, Values, bits, differences, dump_of, matching, read_dump
 from tests.support.programs import run_program, sanitizers
 from tests.support.qemu import aarch64_command
 
@@ -206,65 +206,6 @@ def test_delta_rule_agrees_with_float64(scalar: Dump) -> None:
         np.testing.assert_allclose(o[:dv], out, rtol=0, atol=1e-5)
         np.testing.assert_allclose(after.reshape(dk, dv), memory, rtol=0, atol=1e-5)
         assert (o[dv:] == GUARD_VALUE).all()
-
-
-# -- attention --
-
-
-def test_attention_agrees_with_float64(scalar: Dump) -> None:
-    for match, raw in matching(scalar, r"attention kv=(\d) heads=(\d+) width=(\d+) count=(\d+) c"):
-        kv, heads, width, count = (int(group) for group in match.groups())
-        q, p, scores, mixed = (scalar[match[0][:-1] + part] for part in "qpsm")
-        if kv == 1:
-            stored = (raw.view("<u2").astype(np.uint32) << 16).view(np.float32)
-        else:
-            stored = raw.view("<f4" if kv == 0 else "<f2")
-        rows = stored.astype(np.float64).reshape(count, width)
-        q64 = q.astype(np.float64).reshape(heads, width)
-        stride = count + 2
-        actual = scores[:-GUARD].reshape(heads, stride)
-        bound = 1e-6 * (np.abs(q64) @ np.abs(rows).T)
-        assert (np.abs(actual[:, :count] - 0.125 * (q64 @ rows.T)) <= bound).all(), match[0]
-        assert (actual[:, count:] == GUARD_VALUE).all(), match[0]
-        p64 = p.astype(np.float64).reshape(heads, stride)[:, :count]
-        first, last = (8, width - 8) if width > 16 else (0, width)
-        actual = mixed[:-GUARD].reshape(heads, width)
-        bound = 1e-6 * (np.abs(p64) @ np.abs(rows))
-        assert (np.abs(actual - p64 @ rows) <= bound)[:, first:last].all(), match[0]
-        assert (actual[:, :first] == GUARD_VALUE).all(), match[0]
-        assert (actual[:, last:] == GUARD_VALUE).all(), match[0]
-
-
-def test_cache_rows_are_rounded_to_their_type(scalar: Dump) -> None:
-    for match, raw in matching(scalar, r"attention kv=(\d) heads=\d+ width=\d+ count=\d+ c"):
-        rows = scalar[match[0][:-1] + "r"]
-        if match[1] == "0":
-            assert raw.tobytes() == rows.tobytes()
-        elif match[1] == "2":
-            assert raw.tobytes() == rows.astype("<f2").tobytes()
-
-
-def test_every_half_precision_pattern_is_read_exactly(scalar: Dump) -> None:
-    patterns = np.arange(65536, dtype=np.uint16)
-    for kv, expected in ((1, (patterns.astype(np.uint32) << 16).view(np.float32)), (2, patterns.view(np.float16))):
-        actual = scalar[f"half read kv={kv}"]
-        assert np.array_equal(actual, expected.astype(np.float32), equal_nan=True)
-
-
-def test_half_precision_is_written_to_the_nearest_even(scalar: Dump) -> None:
-    for match, stored in matching(scalar, r"half write kv=(\d) offset=(-?\d) h"):
-        x = scalar[match[0][:-1] + "x"]
-        nan = np.isnan(x)
-        if match[1] == "2":
-            with np.errstate(over="ignore"):
-                expected = x.astype(np.float16).view(np.uint16)
-            is_nan = np.isnan(stored.view(np.float16))
-        else:
-            wide = x.view(np.uint32).astype(np.uint64)
-            expected = ((wide + 0x7FFF + ((wide >> 16) & 1)) >> 16).astype(np.uint16)
-            is_nan = np.isnan((stored.astype(np.uint32) << 16).view(np.float32))
-        assert np.array_equal(is_nan, nan), match[0]
-        assert np.array_equal(stored[~nan], expected[~nan]), match[0]
 
 
 def test_an_unknown_or_missing_set_is_refused(native_driver: Path, arm_driver: Path) -> None:

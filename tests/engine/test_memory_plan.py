@@ -12,6 +12,7 @@ from launcher.engine import Engine, Package, Session
 from launcher.engine_library import Library
 from launcher.engine_types import Dtype, EngineOptions, KvType, ModelConfig, SessionOptions
 from launcher.errors import UsageError
+from tests.support.kv_rows import row_bytes
 from tests.support.packages import INTEGER, ODD, alternating, uniform, write_package
 from tests.support.programs import ENGINE_TESTS, run_program
 
@@ -32,7 +33,7 @@ def persistent_terms(config: ModelConfig, options: SessionOptions, mtp: bool) ->
     mla = sum((i + 1) % config.layer_group_size == 0 for i in range(config.layer_count))
     kda = config.layer_count - mla
     width = config.head_count * config.head_dim
-    row = (config.kv_lora_rank + config.qk_rope_head_dim) * (4 if options.kv_type is KvType.F32 else 2)
+    row = row_bytes(options.kv_type, config.kv_lora_rank, config.qk_rope_head_dim)
     state, windows = 4 * kda * width * config.head_dim, 4 * kda * (config.conv_kernel - 1) * 3 * width
     slots = options.checkpoints
     terms = {
@@ -64,6 +65,23 @@ def test_the_plan_is_what_sessions_hold(config: ModelConfig, tmp_path: Path) -> 
                                 context=context, kv_type=kv_type, chunk=chunk, checkpoints=context % 4
                             )
                             check_plan(package, engine, settings, options)
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"), [("f32", 2304), ("bf16", 1152), ("fp16", 1152), ("fp8", 644), ("int8", 644)]
+)
+def test_a_token_of_the_full_model_takes(kind: str, expected: int, tmp_path: Path) -> None:
+    """512 latent and 64 rotary values; the difference of two contexts leaves out what does not grow."""
+    config = replace(INTEGER, kv_lora_rank=512, qk_rope_head_dim=64)
+    kv_type = next(one for one in KvType if one.label == kind)
+    with Package(write_package(tmp_path / "p.l3r", config), library=Library(build_library())) as package:
+        caches = [
+            next(term.bytes for term in plan.terms if term.name == "kv_cache")
+            for context in (64, 128)
+            for plan in [package.plan(EngineOptions(), SessionOptions(context=context, kv_type=kv_type))]
+        ]
+    layers = sum((i + 1) % config.layer_group_size == 0 for i in range(config.layer_count))
+    assert caches[1] - caches[0] == 64 * layers * expected
 
 
 def check_plan(package: Package, engine: Engine, settings: EngineOptions, options: SessionOptions) -> None:

@@ -25,7 +25,7 @@ COUNT = 200
 CHUNKS = (1, 3, 16, 64, 200)
 THREADS = (1, 2, 3)
 RECIPES = ["f32", "w8a8", "w4a8"]
-KV_TYPES = [KvType.F32, KvType.BF16, KvType.F16]
+KV_TYPES = list(KvType)
 
 
 class Runs:

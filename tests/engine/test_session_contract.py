@@ -141,7 +141,7 @@ def test_engine_options_out_of_range_are_named(package: Package, library: Librar
 def test_missing_arguments_are_refused_and_results_cleared(package: Package, engine: Engine) -> None:
     functions, error = package.library.functions, abi.CError()
     options, wrong = SessionOptions(context=8).struct(), abi.CSampling(temperature=-1.0)
-    unknown = abi.CSessionOptions(context=8, kv_type=3)
+    unknown = abi.CSessionOptions(context=8, kv_type=5)
     settings = EngineOptions(threads=999).struct()
     for call in (
         lambda out: functions.l3_package_open(None, out, error),

@@ -93,4 +93,17 @@ static inline uint16_t l3_f16_from_f32(float f) {
     return (uint16_t)(sign | (x >> 13));
 }
 
+/* E4M3 of a float within -448..448: round to nearest even, subnormals (steps of 2^-9) included. */
+static inline uint8_t l3_e4m3_from_f32(float f) {
+    uint32_t x = l3_bits_from_f32(f);
+    uint32_t sign = (x >> 24) & 0x80u;
+    x &= 0x7fffffffu;
+    if (x < 0x3c800000u) { /* below the smallest normal, 2^-6: adding 2^14 leaves the steps in the mantissa */
+        float shifted = l3_f32_from_bits(x) + 0x1p14f;
+        return (uint8_t)(sign | (l3_bits_from_f32(shifted) - 0x46800000u));
+    }
+    x += 0x7ffffu + ((x >> 20) & 1u);
+    return (uint8_t)(sign | ((x >> 20) - (120u << 3)));
+}
+
 #endif

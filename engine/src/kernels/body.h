@@ -4,6 +4,7 @@
 
 #include "kernels/kernels.h"
 
+#define L3_E4M3_UNIT 256.0f /* v8_load_e4m3 gives values divided by this */
 #define L3_ROUND_MAGIC 12582912.0f /* 1.5 * 2^23: adding it rounds to a whole number, ties to even */
 
 static inline v8 load_n(const float *p, size_t n) {
@@ -191,57 +192,94 @@ static void kda_step(float *s, size_t dk, size_t dv, const float *q, const float
     }
 }
 
-static inline v8 load_kv(const void *row, uint32_t kv_type, size_t i) {
-    switch (kv_type) {
-    case L3_KV_BF16: return v8_load_bf16((const uint16_t *)row + i);
-    case L3_KV_F16: return v8_load_f16((const uint16_t *)row + i);
-    default: return v8_load((const float *)row + i);
+/* -- rows of the MLA cache -- */
+
+/* `type` is kv->type, and like `heads` a constant in every call: each call is to become code of its own, in which no
+ * inner loop looks at them. Builds with AddressSanitizer would take minutes for that. */
+#if defined(__SANITIZE_ADDRESS__)
+#define L3_SPECIALISED static inline
+#else
+#define L3_SPECIALISED static inline __attribute__((always_inline))
+#endif
+
+static inline bool has_row_scale(uint32_t type) { return type == L3_KV_FP8 || type == L3_KV_INT8; }
+
+/* Eight values of the latent from i on; where rows have a scale, before it. */
+L3_SPECIALISED v8 load_latent(const uint8_t *row, uint32_t type, size_t i) {
+    const void *p = row;
+    switch (type) {
+    case L3_KV_BF16: return v8_load_bf16((const uint16_t *)p + i);
+    case L3_KV_F16: return v8_load_f16((const uint16_t *)p + i);
+    case L3_KV_FP8: return v8_load_e4m3(row + i);
+    case L3_KV_INT8: return v8_load_i8((const int8_t *)p + i);
+    default: return v8_load((const float *)p + i);
     }
 }
 
-static inline size_t kv_size(uint32_t kv_type) { return kv_type == L3_KV_F32 ? 4 : 2; }
+static inline const uint16_t *row_key(const uint8_t *row, const l3_kv_layout *kv) {
+    return (const uint16_t *)(const void *)(row + kv->latent);
+}
 
-/* kv_type is a constant in every call, so that the switch disappears from the inner loop. width % 8 == 0. */
-static inline void scores_of(const float *q, size_t heads, const uint8_t *cache, uint32_t kv_type, size_t width,
-                             size_t count, float factor, float *out, size_t out_stride) {
-    size_t row_bytes = width * kv_size(kv_type);
+static inline float row_scale(const uint8_t *row, const l3_kv_layout *kv, uint32_t type) {
+    float factor = l3_f32_from_bits(l3_load_u32(row + kv->latent + 2 * (size_t)kv->rope));
+    return type == L3_KV_FP8 ? factor * L3_E4M3_UNIT : factor;
+}
+
+/* One row for `heads` queries (1 or 4). */
+L3_SPECIALISED void score_row(const float *q, size_t heads, const uint8_t *row, const l3_kv_layout *kv, uint32_t type,
+                             float factor, float *out, size_t out_stride) {
+    size_t width = kv->latent + kv->rope;
+    size_t plain = has_row_scale(type) ? kv->latent : width;
+    v8 sum[4];
+    for (size_t h = 0; h < heads; h++) {
+        sum[h] = v8_set1(0.0f);
+    }
+    for (size_t d = 0; d < plain; d += 8) {
+        v8 c = load_latent(row, type, d);
+        for (size_t h = 0; h < heads; h++) {
+            sum[h] = v8_add(sum[h], v8_mul(v8_load(q + h * width + d), c));
+        }
+    }
+    if (has_row_scale(type)) {
+        v8 rescale = v8_set1(row_scale(row, kv, type));
+        for (size_t h = 0; h < heads; h++) {
+            sum[h] = v8_mul(sum[h], rescale);
+        }
+        for (size_t d = kv->latent; d < width; d += 8) {
+            v8 c = v8_load_bf16(row_key(row, kv) + (d - kv->latent));
+            for (size_t h = 0; h < heads; h++) {
+                sum[h] = v8_add(sum[h], v8_mul(v8_load(q + h * width + d), c));
+            }
+        }
+    }
+    for (size_t h = 0; h < heads; h++) {
+        out[h * out_stride] = factor * sum8(sum[h]);
+    }
+}
+
+L3_SPECIALISED void scores_of(const float *q, size_t heads, const uint8_t *cache, const l3_kv_layout *kv,
+                             uint32_t type, size_t count, float factor, float *out, size_t out_stride) {
+    size_t width = kv->latent + kv->rope;
     for (size_t i = 0; i < count; i++) {
-        const uint8_t *row = cache + i * row_bytes;
+        const uint8_t *row = cache + i * kv->row_bytes;
         size_t h = 0;
         for (; h + 4 <= heads; h += 4) {
-            const float *qh = q + h * width;
-            v8 sum0 = v8_set1(0.0f);
-            v8 sum1 = sum0;
-            v8 sum2 = sum0;
-            v8 sum3 = sum0;
-            for (size_t d = 0; d < width; d += 8) {
-                v8 c = load_kv(row, kv_type, d);
-                sum0 = v8_add(sum0, v8_mul(v8_load(qh + d), c));
-                sum1 = v8_add(sum1, v8_mul(v8_load(qh + width + d), c));
-                sum2 = v8_add(sum2, v8_mul(v8_load(qh + 2 * width + d), c));
-                sum3 = v8_add(sum3, v8_mul(v8_load(qh + 3 * width + d), c));
-            }
-            out[h * out_stride + i] = factor * sum8(sum0);
-            out[(h + 1) * out_stride + i] = factor * sum8(sum1);
-            out[(h + 2) * out_stride + i] = factor * sum8(sum2);
-            out[(h + 3) * out_stride + i] = factor * sum8(sum3);
+            score_row(q + h * width, 4, row, kv, type, factor, out + h * out_stride + i, out_stride);
         }
         for (; h < heads; h++) {
-            v8 sum = v8_set1(0.0f);
-            for (size_t d = 0; d < width; d += 8) {
-                sum = v8_add(sum, v8_mul(v8_load(q + h * width + d), load_kv(row, kv_type, d)));
-            }
-            out[h * out_stride + i] = factor * sum8(sum);
+            score_row(q + h * width, 1, row, kv, type, factor, out + h * out_stride + i, out_stride);
         }
     }
 }
 
-static void mla_scores(const float *q, size_t heads, const void *cache, uint32_t kv_type, size_t width, size_t count,
+static void mla_scores(const float *q, size_t heads, const void *cache, const l3_kv_layout *kv, size_t count,
                        float factor, float *out, size_t out_stride) {
-    switch (kv_type) {
-    case L3_KV_BF16: scores_of(q, heads, cache, L3_KV_BF16, width, count, factor, out, out_stride); break;
-    case L3_KV_F16: scores_of(q, heads, cache, L3_KV_F16, width, count, factor, out, out_stride); break;
-    default: scores_of(q, heads, cache, L3_KV_F32, width, count, factor, out, out_stride); break;
+    switch (kv->type) {
+    case L3_KV_BF16: scores_of(q, heads, cache, kv, L3_KV_BF16, count, factor, out, out_stride); break;
+    case L3_KV_F16: scores_of(q, heads, cache, kv, L3_KV_F16, count, factor, out, out_stride); break;
+    case L3_KV_FP8: scores_of(q, heads, cache, kv, L3_KV_FP8, count, factor, out, out_stride); break;
+    case L3_KV_INT8: scores_of(q, heads, cache, kv, L3_KV_INT8, count, factor, out, out_stride); break;
+    default: scores_of(q, heads, cache, kv, L3_KV_F32, count, factor, out, out_stride); break;
     }
 }
 
@@ -263,94 +301,146 @@ static void softmax(float *x, size_t n) {
     scale(x, 1.0f / sum8(sum), n);
 }
 
-static inline void mix_of(const float *p, size_t heads, size_t p_stride, const uint8_t *cache, uint32_t kv_type,
-                          size_t width, size_t count, size_t first, size_t last, float *out, size_t out_stride) {
-    size_t row_bytes = width * kv_size(kv_type);
+/* Rows that are mixed before the next ones: they stay in the first cache for all columns and heads. */
+#define L3_MIX_ROWS 32u
+
+/* Adds `count` rows (at most L3_MIX_ROWS) to columns [first, last) of `heads` outputs (1 or 4). */
+L3_SPECIALISED void mix_rows(const float *p, size_t heads, size_t p_stride, const uint8_t *rows,
+                            const l3_kv_layout *kv, uint32_t type, size_t count, bool fresh, size_t first, size_t last,
+                            float *out, size_t out_stride) {
+    float weights[4][L3_MIX_ROWS];
+    for (size_t i = 0; i < count; i++) {
+        float factor = has_row_scale(type) ? row_scale(rows + i * kv->row_bytes, kv, type) : 1.0f;
+        for (size_t h = 0; h < heads; h++) {
+            weights[h][i] = p[h * p_stride + i] * factor;
+        }
+    }
     for (size_t d = first; d < last; d += 8) {
+        v8 sum[4];
+        for (size_t h = 0; h < heads; h++) {
+            sum[h] = fresh ? v8_set1(0.0f) : v8_load(out + h * out_stride + d);
+        }
+        for (size_t i = 0; i < count; i++) {
+            v8 c = load_latent(rows + i * kv->row_bytes, type, d);
+            for (size_t h = 0; h < heads; h++) {
+                sum[h] = v8_add(sum[h], v8_mul(v8_set1(weights[h][i]), c));
+            }
+        }
+        for (size_t h = 0; h < heads; h++) {
+            v8_store(out + h * out_stride + d, sum[h]);
+        }
+    }
+}
+
+L3_SPECIALISED void mix_of(const float *p, size_t heads, size_t p_stride, const uint8_t *cache, const l3_kv_layout *kv,
+                          uint32_t type, size_t count, size_t first, size_t last, float *out, size_t out_stride) {
+    for (size_t i = 0; i < count; i += L3_MIX_ROWS) {
+        const uint8_t *rows = cache + i * kv->row_bytes;
+        size_t n = count - i < L3_MIX_ROWS ? count - i : L3_MIX_ROWS;
         size_t h = 0;
         for (; h + 4 <= heads; h += 4) {
-            const float *ph = p + h * p_stride;
-            v8 sum0 = v8_set1(0.0f);
-            v8 sum1 = sum0;
-            v8 sum2 = sum0;
-            v8 sum3 = sum0;
-            for (size_t i = 0; i < count; i++) {
-                v8 c = load_kv(cache + i * row_bytes, kv_type, d);
-                sum0 = v8_add(sum0, v8_mul(v8_set1(ph[i]), c));
-                sum1 = v8_add(sum1, v8_mul(v8_set1(ph[p_stride + i]), c));
-                sum2 = v8_add(sum2, v8_mul(v8_set1(ph[2 * p_stride + i]), c));
-                sum3 = v8_add(sum3, v8_mul(v8_set1(ph[3 * p_stride + i]), c));
-            }
-            v8_store(out + h * out_stride + d, sum0);
-            v8_store(out + (h + 1) * out_stride + d, sum1);
-            v8_store(out + (h + 2) * out_stride + d, sum2);
-            v8_store(out + (h + 3) * out_stride + d, sum3);
+            mix_rows(p + h * p_stride + i, 4, p_stride, rows, kv, type, n, i == 0, first, last, out + h * out_stride,
+                     out_stride);
         }
         for (; h < heads; h++) {
-            v8 sum = v8_set1(0.0f);
-            for (size_t i = 0; i < count; i++) {
-                sum = v8_add(sum, v8_mul(v8_set1(p[h * p_stride + i]), load_kv(cache + i * row_bytes, kv_type, d)));
-            }
-            v8_store(out + h * out_stride + d, sum);
+            mix_rows(p + h * p_stride + i, 1, p_stride, rows, kv, type, n, i == 0, first, last, out + h * out_stride,
+                     out_stride);
         }
     }
 }
 
-static void mla_mix(const float *p, size_t heads, size_t p_stride, const void *cache, uint32_t kv_type, size_t width,
+static void mla_mix(const float *p, size_t heads, size_t p_stride, const void *cache, const l3_kv_layout *kv,
                     size_t count, size_t first, size_t last, float *out, size_t out_stride) {
-    switch (kv_type) {
-    case L3_KV_BF16:
-        mix_of(p, heads, p_stride, cache, L3_KV_BF16, width, count, first, last, out, out_stride);
-        break;
-    case L3_KV_F16:
-        mix_of(p, heads, p_stride, cache, L3_KV_F16, width, count, first, last, out, out_stride);
-        break;
-    default: mix_of(p, heads, p_stride, cache, L3_KV_F32, width, count, first, last, out, out_stride); break;
+    switch (kv->type) {
+    case L3_KV_BF16: mix_of(p, heads, p_stride, cache, kv, L3_KV_BF16, count, first, last, out, out_stride); break;
+    case L3_KV_F16: mix_of(p, heads, p_stride, cache, kv, L3_KV_F16, count, first, last, out, out_stride); break;
+    case L3_KV_FP8: mix_of(p, heads, p_stride, cache, kv, L3_KV_FP8, count, first, last, out, out_stride); break;
+    case L3_KV_INT8: mix_of(p, heads, p_stride, cache, kv, L3_KV_INT8, count, first, last, out, out_stride); break;
+    default: mix_of(p, heads, p_stride, cache, kv, L3_KV_F32, count, first, last, out, out_stride); break;
     }
 }
 
-static void store_kv(const float *x, size_t n, uint32_t kv_type, void *out) {
-    uint16_t *half = out;
-    if (kv_type == L3_KV_F32) {
-        memcpy(out, x, n * sizeof *x);
-    } else if (kv_type == L3_KV_BF16) {
-        for (size_t i = 0; i < n; i++) {
-            half[i] = l3_bf16_from_f32(x[i]);
-        }
-    } else {
-        for (size_t i = 0; i < n; i += 8) { /* n is a multiple of 8 */
-            v8_store_f16(half + i, v8_load(x + i));
+/* The factor that maps the largest magnitude of x to `most`, and its inverse for the way back. Below 1e-30 the factor
+ * would overflow and the values are nothing: both are 0. What is not finite must not vanish in integers: the inverse
+ * carries it on as NaN. n % 8 == 0. */
+static inline float range_factor(const float *x, size_t n, float most, float *inverse) {
+    float lane[8];
+    float top = 0.0f;
+    v8 largest = v8_set1(0.0f);
+    v8 nothing = v8_set1(0.0f); /* NaN where any value is not finite */
+    for (size_t i = 0; i < n; i += 8) {
+        v8 v = v8_load(x + i);
+        largest = v8_max(largest, v8_abs(v));
+        nothing = v8_add(nothing, v8_mul(v, v8_set1(0.0f)));
+    }
+    v8_store(lane, largest);
+    for (size_t i = 0; i < 8; i++) {
+        top = lane[i] > top ? lane[i] : top;
+    }
+    *inverse = (top < 1e-30f ? 0.0f : top / most) + sum8(nothing);
+    return top < 1e-30f ? 0.0f : most / top;
+}
+
+/* x * factor within -most..most; NaN becomes -most. */
+static inline v8 scaled_within(const float *x, v8 factor, float most) {
+    return v8_min(v8_max(v8_mul(v8_load(x), factor), v8_set1(-most)), v8_set1(most));
+}
+
+static inline void store_rounded(const float *x, size_t n, float factor, int8_t *q) {
+    for (size_t i = 0; i < n; i += 8) {
+        v8 scaled = scaled_within(x + i, v8_set1(factor), 127.0f);
+        v8_store_i8(q + i, v8_sub(v8_add(scaled, v8_set1(L3_ROUND_MAGIC)), v8_set1(L3_ROUND_MAGIC)));
+    }
+}
+
+static inline void store_e4m3(const float *x, size_t n, float factor, uint8_t *out) {
+    for (size_t i = 0; i < n; i += 8) {
+        float lane[8];
+        v8_store(lane, scaled_within(x + i, v8_set1(factor), 448.0f));
+        for (size_t j = 0; j < 8; j++) {
+            out[i + j] = l3_e4m3_from_f32(lane[j]);
         }
     }
+}
+
+static void store_bf16(const float *x, size_t n, uint16_t *out) {
+    for (size_t i = 0; i < n; i++) {
+        out[i] = l3_bf16_from_f32(x[i]);
+    }
+}
+
+static void store_kv(const float *x, const l3_kv_layout *kv, void *row) {
+    size_t width = kv->latent + kv->rope;
+    uint8_t *bytes = row;
+    float factor;
+    float inverse;
+    switch (kv->type) {
+    case L3_KV_BF16: store_bf16(x, width, row); return;
+    case L3_KV_F16:
+        for (size_t i = 0; i < width; i += 8) {
+            v8_store_f16((uint16_t *)row + i, v8_load(x + i));
+        }
+        return;
+    case L3_KV_FP8:
+        factor = range_factor(x, kv->latent, 448.0f, &inverse);
+        store_e4m3(x, kv->latent, factor, bytes);
+        break;
+    case L3_KV_INT8:
+        factor = range_factor(x, kv->latent, 127.0f, &inverse);
+        store_rounded(x, kv->latent, factor, row);
+        break;
+    default: memcpy(row, x, width * sizeof *x); return;
+    }
+    store_bf16(x + kv->latent, kv->rope, (uint16_t *)(void *)(bytes + kv->latent));
+    inverse = inverse == inverse ? inverse : l3_f32_from_bits(0x7fc00000u); /* processors make NaNs of their own */
+    memcpy(bytes + kv->latent + 2 * (size_t)kv->rope, &inverse, sizeof inverse);
 }
 
 static void quantize_a8(const float *x, size_t n, int8_t *q, float *group_scale, int32_t *group_sum8) {
     for (size_t g = 0; g < n / 32; g++, x += 32, q += 32) {
-        float lane[8];
-        float top = 0.0f;
         int32_t sum = 0;
-        v8 most = v8_set1(0.0f);
-        v8 nothing = v8_set1(0.0f); /* NaN where any value is not finite */
-        v8 inverse;
-        for (size_t i = 0; i < 32; i += 8) {
-            v8 v = v8_load(x + i);
-            most = v8_max(most, v8_abs(v));
-            nothing = v8_add(nothing, v8_mul(v, v8_set1(0.0f)));
-        }
-        v8_store(lane, most);
-        for (size_t i = 0; i < 8; i++) {
-            top = lane[i] > top ? lane[i] : top;
-        }
-        /* Below 1e-30 the reciprocal would overflow and the contribution is nothing. What is not finite must not
-         * vanish in the integers: the scale carries it on. */
-        inverse = v8_set1(top < 1e-30f ? 0.0f : 127.0f / top);
-        group_scale[g] = (top < 1e-30f ? 0.0f : top / 127.0f) + sum8(nothing);
-        for (size_t i = 0; i < 32; i += 8) {
-            v8 scaled = v8_mul(v8_load(x + i), inverse);
-            scaled = v8_min(v8_max(scaled, v8_set1(-127.0f)), v8_set1(127.0f));
-            scaled = v8_sub(v8_add(scaled, v8_set1(L3_ROUND_MAGIC)), v8_set1(L3_ROUND_MAGIC));
-            v8_store_i8(q + i, scaled);
-        }
+        float factor = range_factor(x, 32, 127.0f, &group_scale[g]);
+        store_rounded(x, 32, factor, q);
         for (size_t i = 0; i < 32; i++) {
             sum += q[i];
         }

@@ -38,4 +38,13 @@ const char *l3_simd_available(void) {
 #endif
 }
 
-size_t l3_kv_bytes(uint32_t kv_type) { return kv_type == L3_KV_F32 ? 4 : 2; }
+l3_kv_layout l3_kv_layout_of(uint32_t kv_type, uint32_t latent, uint32_t rope) {
+    l3_kv_layout kv = {.type = kv_type, .latent = latent, .rope = rope};
+    switch (kv_type) {
+    case L3_KV_F32: kv.row_bytes = 4 * (latent + rope); break;
+    case L3_KV_FP8:
+    case L3_KV_INT8: kv.row_bytes = (latent + 2 * rope + 4 + 3) / 4 * 4; break;
+    default: kv.row_bytes = 2 * (latent + rope); break;
+    }
+    return kv;
+}

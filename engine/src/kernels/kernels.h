@@ -28,6 +28,19 @@ typedef struct l3_operand {
 typedef void (*l3_matmul_fn)(const uint8_t *data, uint64_t tile_bytes, uint32_t k, uint32_t first_tile, uint32_t tiles,
                              uint32_t last_rows, const l3_operand *operands, uint32_t n);
 
+/* One row of the MLA cache: what a token leaves there. Both widths are multiples of 8.
+ *   f32, bf16, f16:  latent + rope values of the type
+ *   fp8, int8:       latent bytes, rope bfloat16 values, one float32 scale of the latent; rows are whole words, so that
+ *                    512 + 64 values take 512 + 128 + 4 = 644 bytes (bf16: 1152) */
+typedef struct l3_kv_layout {
+    uint32_t type;      /* l3_kv_type */
+    uint32_t latent;    /* values that scores are made of and that are mixed */
+    uint32_t rope;      /* values that scores are made of */
+    uint32_t row_bytes;
+} l3_kv_layout;
+
+l3_kv_layout l3_kv_layout_of(uint32_t kv_type, uint32_t latent, uint32_t rope);
+
 typedef struct l3_kernels {
     const char *name;
     bool (*available)(void);
@@ -62,21 +75,23 @@ typedef struct l3_kernels {
     /* One token of the delta rule on S[dk][dv]; k, q, a are [dk], v, o are [dv]. */
     void (*kda_step)(float *s, size_t dk, size_t dv, const float *q, const float *k, const float *v, const float *a,
                      float beta, float *o);
-    /* Dot products of q[heads][width] with cache rows [count][width]: out[h * out_stride + i] = scale * q[h] . row i */
-    void (*mla_scores)(const float *q, size_t heads, const void *cache, uint32_t kv_type, size_t width, size_t count,
+    /* Dot products of q[heads][latent + rope] with cache rows [count]: out[h * out_stride + i] = scale * q[h] . row i.
+     * Where rows have a scale, the 8 partial sums of the latent are multiplied by it before those of the key follow. */
+    void (*mla_scores)(const float *q, size_t heads, const void *cache, const l3_kv_layout *kv, size_t count,
                        float scale, float *out, size_t out_stride);
     /* In place: exp(x - max) / sum */
     void (*softmax)(float *x, size_t n);
-    /* out[h * out_stride + d] = sum over i of p[h * p_stride + i] * row i [d], d in [first, last) */
-    void (*mla_mix)(const float *p, size_t heads, size_t p_stride, const void *cache, uint32_t kv_type, size_t width,
+    /* out[h * out_stride + d] = sum over i of p[h * p_stride + i] * row i [d], d in [first, last) of the latent. Where
+     * rows have a scale, p is multiplied by it first. */
+    void (*mla_mix)(const float *p, size_t heads, size_t p_stride, const void *cache, const l3_kv_layout *kv,
                     size_t count, size_t first, size_t last, float *out, size_t out_stride);
-    /* Writes n floats as kv_type. */
-    void (*store_kv)(const float *x, size_t n, uint32_t kv_type, void *out);
+    /* Writes latent + rope floats as one row. A latent below 1e-30 throughout becomes zero in fp8 and int8; one that is
+     * not finite gets a scale of NaN. */
+    void (*store_kv)(const float *x, const l3_kv_layout *kv, void *row);
 } l3_kernels;
 
 /* NULL where the name is unknown; "" and "auto" give the best available set. */
 const l3_kernels *l3_kernels_find(const char *name);
-size_t l3_kv_bytes(uint32_t kv_type);
 
 extern const l3_kernels l3_kernels_scalar;
 #if defined(__x86_64__)

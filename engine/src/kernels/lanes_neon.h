@@ -26,6 +26,15 @@ static inline v8 v8_load_f16(const uint16_t *p) {
     float16x8_t half = vreinterpretq_f16_u16(vld1q_u16(p));
     return v8_pair(vcvt_f32_f16(vget_low_f16(half)), vcvt_f32_f16(vget_high_f16(half)));
 }
+static inline v8 v8_load_e4m3(const uint8_t *p) {
+    uint16x8_t wide = vreinterpretq_u16_s16(vshll_n_s8(vreinterpret_s8_u8(vld1_u8(p)), 7));
+    float16x8_t half = vreinterpretq_f16_u16(vandq_u16(wide, vdupq_n_u16(0xbfff)));
+    return v8_pair(vcvt_f32_f16(vget_low_f16(half)), vcvt_f32_f16(vget_high_f16(half)));
+}
+static inline v8 v8_load_i8(const int8_t *p) {
+    int16x8_t wide = vmovl_s8(vld1_s8(p));
+    return v8_pair(vcvtq_f32_s32(vmovl_s16(vget_low_s16(wide))), vcvtq_f32_s32(vmovl_s16(vget_high_s16(wide))));
+}
 static inline v8 v8_add(v8 a, v8 b) { return v8_pair(vaddq_f32(a.low, b.low), vaddq_f32(a.high, b.high)); }
 static inline v8 v8_sub(v8 a, v8 b) { return v8_pair(vsubq_f32(a.low, b.low), vsubq_f32(a.high, b.high)); }
 static inline v8 v8_mul(v8 a, v8 b) { return v8_pair(vmulq_f32(a.low, b.low), vmulq_f32(a.high, b.high)); }

@@ -21,6 +21,12 @@ static inline v8 v8_set1(float x) { V8_EACH(x); }
 static inline v8 v8_load(const float *p) { V8_EACH(p[i]); }
 static inline v8 v8_load_bf16(const uint16_t *p) { V8_EACH(l3_f32_from_bf16(p[i])); }
 static inline v8 v8_load_f16(const uint16_t *p) { V8_EACH(l3_f32_from_f16(p[i])); }
+/* E4M3 in units of 2^-8, i.e. multiplied by L3_E4M3_UNIT it is the value: a float16 with the same bits of exponent and
+ * mantissa. NaN patterns are never written and have no meaning here. */
+static inline v8 v8_load_e4m3(const uint8_t *p) {
+    V8_EACH(l3_f32_from_f16((uint16_t)(((p[i] & 0x80u) << 8) | ((p[i] & 0x7fu) << 7))));
+}
+static inline v8 v8_load_i8(const int8_t *p) { V8_EACH((float)p[i]); }
 static inline v8 v8_add(v8 a, v8 b) { V8_EACH(a.lane[i] + b.lane[i]); }
 static inline v8 v8_sub(v8 a, v8 b) { V8_EACH(a.lane[i] - b.lane[i]); }
 static inline v8 v8_mul(v8 a, v8 b) { V8_EACH(a.lane[i] * b.lane[i]); }

@@ -30,7 +30,7 @@ void l3_norm_tokens(const l3_span *span, const float *x, const float *w, float *
 void l3_trunk(const l3_span *span, const int32_t *ids) {
     l3_session *s = span->session;
     const l3_config *c = s->config;
-    size_t layer_cache = (size_t)s->context * (c->kv_lora_rank + c->qk_rope_head_dim) * l3_kv_bytes(s->kv_type);
+    size_t layer_cache = (size_t)s->context * s->kv.row_bytes;
     uint32_t kda_index = 0;
     uint32_t mla_index = 0;
     uint32_t moe_index = 0;

@@ -10,7 +10,6 @@ typedef struct mla_work {
     const l3_layer *layer;
     uint8_t *cache;
     size_t width; /* kv_lora + rope */
-    size_t row_bytes;
     float scale;
 } mla_work;
 
@@ -57,12 +56,12 @@ static void attend_blocks(void *context, uint32_t first, uint32_t last, uint32_t
         uint32_t heads = c->head_count - head < L3_HEAD_BLOCK ? c->head_count - head : L3_HEAD_BLOCK;
         uint32_t n = visible(w->span, t);
         size_t row = (size_t)t * c->head_count + head;
-        s->kernels->mla_scores(s->b.q_latent + row * w->width, heads, w->cache, s->kv_type, w->width, n, w->scale,
-                               scores, s->context);
+        s->kernels->mla_scores(s->b.q_latent + row * w->width, heads, w->cache, &s->kv, n, w->scale, scores,
+                               s->context);
         for (uint32_t h = 0; h < heads; h++) {
             s->kernels->softmax(scores + (size_t)h * s->context, n);
         }
-        s->kernels->mla_mix(scores, heads, s->context, w->cache, s->kv_type, w->width, n, 0, c->kv_lora_rank,
+        s->kernels->mla_mix(scores, heads, s->context, w->cache, &s->kv, n, 0, c->kv_lora_rank,
                             s->b.context_latent + row * c->kv_lora_rank, c->kv_lora_rank);
     }
 }
@@ -72,7 +71,7 @@ static void score_positions(void *context, uint32_t first, uint32_t last, uint32
     const mla_work *w = context;
     l3_session *s = w->span->session;
     (void)thread;
-    s->kernels->mla_scores(s->b.q_latent, s->config->head_count, w->cache + first * w->row_bytes, s->kv_type, w->width,
+    s->kernels->mla_scores(s->b.q_latent, s->config->head_count, w->cache + (size_t)first * s->kv.row_bytes, &s->kv,
                            last - first, w->scale, s->b.scores + first, s->context);
 }
 
@@ -90,7 +89,7 @@ static void mix_columns(void *context, uint32_t first, uint32_t last, uint32_t t
     l3_session *s = w->span->session;
     const l3_config *c = s->config;
     (void)thread;
-    s->kernels->mla_mix(s->b.scores, c->head_count, s->context, w->cache, s->kv_type, w->width, visible(w->span, 0),
+    s->kernels->mla_mix(s->b.scores, c->head_count, s->context, w->cache, &s->kv, visible(w->span, 0),
                         8 * (size_t)first, 8 * (size_t)last, s->b.context_latent, c->kv_lora_rank);
 }
 
@@ -101,13 +100,13 @@ static void attend(mla_work *w) {
     if (w->span->count == 1) {
         uint32_t n = visible(w->span, 0);
         uint32_t columns = c->kv_lora_rank / 8;
-        l3_pool_run(pool, score_positions, w, n, l3_pool_grain(pool, n, w->row_bytes * c->head_count / 4));
+        l3_pool_run(pool, score_positions, w, n, l3_pool_grain(pool, n, (uint64_t)s->kv.row_bytes * c->head_count / 4));
         l3_pool_run(pool, soften_heads, w, c->head_count, l3_pool_grain(pool, c->head_count, 8ull * n));
         l3_pool_run(pool, mix_columns, w, columns, l3_pool_grain(pool, columns, 8ull * n * c->head_count));
     } else {
         uint32_t blocks = (c->head_count + L3_HEAD_BLOCK - 1) / L3_HEAD_BLOCK;
         uint32_t tasks = w->span->count * blocks;
-        l3_pool_run(pool, attend_blocks, w, tasks, l3_pool_grain(pool, tasks, w->row_bytes * visible(w->span, 0)));
+        l3_pool_run(pool, attend_blocks, w, tasks, l3_pool_grain(pool, tasks, (uint64_t)s->kv.row_bytes * visible(w->span, 0)));
     }
 }
 
@@ -165,7 +164,7 @@ static void fill_cache(const mla_work *w) {
         float *key = kv + c->kv_lora_rank;
         s->kernels->rms_norm(kv, w->layer->kv_a_norm, c->kv_lora_rank, c->rms_eps, kv);
         rotate(key, s->b.rotation + (size_t)t * c->qk_rope_head_dim, c->qk_rope_head_dim, key);
-        s->kernels->store_kv(kv, w->width, s->kv_type, w->cache + (w->span->position + t) * w->row_bytes);
+        s->kernels->store_kv(kv, &s->kv, w->cache + (size_t)(w->span->position + t) * s->kv.row_bytes);
     }
 }
 
@@ -229,7 +228,6 @@ static void project_out(const mla_work *w) {
 void l3_mla(const l3_span *span, const l3_layer *layer, uint8_t *cache) {
     const l3_config *c = span->session->config;
     mla_work w = {.span = span, .layer = layer, .cache = cache, .width = c->kv_lora_rank + c->qk_rope_head_dim};
-    w.row_bytes = w.width * l3_kv_bytes(span->session->kv_type);
     w.scale = 1.0f / __builtin_sqrtf((float)(c->qk_nope_head_dim + c->qk_rope_head_dim));
     project_down(&w);
     if (c->q_lora_rank > 0) {

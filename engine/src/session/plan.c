@@ -100,13 +100,12 @@ static void take_initialised(layout *l, const l3_config *c, const l3_session_opt
 
 static void take_state(layout *l, const l3_config *c, bool mtp, const l3_session_options *o, l3_buffers *b) {
     uint64_t mla = l3_mla_layers(c);
-    uint64_t width = c->kv_lora_rank + c->qk_rope_head_dim;
-    size_t kv = l3_kv_bytes(o->kv_type);
+    uint64_t row = l3_kv_layout_of(o->kv_type, c->kv_lora_rank, c->qk_rope_head_dim).row_bytes;
     b->kda_state = take(l, "recurrent_state", l3_kda_floats(c), 1, sizeof(float));
     b->conv_state = take(l, "conv_state", l3_conv_floats(c), 1, sizeof(float));
-    b->kv_cache = take(l, "kv_cache", mla * o->context, width, kv);
+    b->kv_cache = take(l, "kv_cache", mla * o->context, row, 1);
     if (mtp) {
-        b->mtp_cache = take(l, "mtp_kv_cache", o->context, width, kv);
+        b->mtp_cache = take(l, "mtp_kv_cache", o->context, row, 1);
     }
     b->tokens = take(l, "timeline", o->context, 1, sizeof(int32_t));
     b->logits = take(l, "logits", c->vocab_size, 1, sizeof(float));
@@ -233,7 +232,7 @@ static l3_status check_options(const l3_package *package, const l3_session_optio
         return l3_fail(err, L3_E_ARG, "context %u; 1 to %u tokens are possible with this package", out->context,
                        package->config.max_context);
     }
-    if (out->kv_type > L3_KV_F16) {
+    if (out->kv_type > L3_KV_INT8) {
         return l3_fail(err, L3_E_ARG, "cache type %u is unknown", out->kv_type);
     }
     if (out->chunk > MAX_CHUNK) {
@@ -279,7 +278,7 @@ l3_status l3_layout(const l3_package *package, bool mtp, uint32_t threads, const
         session->b = buffers;
         session->bytes = l.used;
         session->context = o.context;
-        session->kv_type = o.kv_type;
+        session->kv = l3_kv_layout_of(o.kv_type, c->kv_lora_rank, c->qk_rope_head_dim);
         session->chunk = o.chunk;
         session->checkpoint_count = o.checkpoints;
         session->act_stride = (uint32_t)activation_stride(c);

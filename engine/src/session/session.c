@@ -12,10 +12,6 @@ static size_t kda_floats(const l3_session *s) { return (size_t)l3_kda_floats(s->
 
 static size_t conv_floats(const l3_session *s) { return (size_t)l3_conv_floats(s->config); }
 
-static size_t cache_row_bytes(const l3_session *s) {
-    return (s->config->kv_lora_rank + s->config->qk_rope_head_dim) * l3_kv_bytes(s->kv_type);
-}
-
 /* theta^(-2j/rope) in double, kept as the bytes of a double. */
 static void prepare_rope(l3_session *s) {
     uint32_t rope = s->config->qk_rope_head_dim;
@@ -305,7 +301,7 @@ l3_status l3_session_state_sha256(const l3_session *session, uint8_t out[32], l3
     if (session == NULL || out == NULL) {
         return l3_fail(err, L3_E_ARG, "l3_session_state_sha256: NULL argument");
     }
-    row = cache_row_bytes(session);
+    row = session->kv.row_bytes;
     layers = l3_mla_layers(session->config);
     l3_sha256_init(&hash);
     l3_sha256_update(&hash, &session->position, sizeof session->position);

@@ -53,8 +53,8 @@ typedef struct l3_buffers {
     /* persistent */
     float *kda_state;    /* [KDA layers][heads][head_dim][head_dim] */
     float *conv_state;   /* [KDA layers][conv_kernel - 1][3 P] */
-    uint8_t *kv_cache;   /* [MLA layers][context][kv_lora + rope], of kv_type */
-    uint8_t *mtp_cache;  /* [context][kv_lora + rope] */
+    uint8_t *kv_cache;   /* [MLA layers][context] rows as l3_kv_layout says */
+    uint8_t *mtp_cache;  /* [context] rows */
     int32_t *tokens;     /* [context] */
     float *logits;       /* [vocab] */
     float *rope_inverse; /* [rope / 2] as pairs of float holding one double */
@@ -101,7 +101,7 @@ struct l3_session {
     const l3_kernels *kernels;
     uint64_t bytes; /* of the whole session, this struct included */
     uint32_t context;
-    uint32_t kv_type;
+    l3_kv_layout kv; /* of a row of the caches */
     uint32_t chunk;
     uint32_t position;     /* tokens consumed */
     uint32_t mtp_position; /* length of the MTP cache */
