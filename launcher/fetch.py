@@ -43,7 +43,7 @@ class Reporting:
     Attributes:
         start: begins the report of a piece of work: ``"download"``, ``"check"`` or ``"copy"``, the file, the bytes.
         retry: says that there is another try, why, and after how many seconds.
-        restart: says that the bytes so far are of no use, and why.
+        restart: says that the bytes so far are of no use; gets the slug of a message that says why.
     """
 
     start: Callable[[str, str, int], Progress]
@@ -118,12 +118,12 @@ class Fetch:
                 "package-unreadable", f"cannot read {source}: {error.strerror}", hint="check the disk"
             ) from error
 
-    def prove(self, source: str, fallback: Callable[[Path], None]) -> None:
+    def prove(self, source: str, inspect: Callable[[Path], None] | None) -> None:
         """Compares size and digest with what is expected; a file that fails is kept as NAME.bad.
 
         Args:
             source: where the bytes came from, for the error.
-            fallback: checks the file in another way, used where no digest is known; raises PackageError.
+            inspect: looks into a file that nobody vouches for, and raises PackageError; None where somebody does.
 
         Raises:
             PackageError: the bytes are not those that are expected.
@@ -134,10 +134,9 @@ class Fetch:
             found, wanted = f"{part.size} bytes", f"{expected.size} bytes"
         elif expected.sha256 is not None and digest != expected.sha256:
             found, wanted = f"SHA-256 {digest}", expected.sha256
-        elif expected.sha256 is None:
-            self._prove_by(fallback)
-            return
         else:
+            if inspect is not None:
+                self._inspect(inspect)
             return
         again = f" ({format_bytes(self._resumed)} were left by an earlier run)" if self._resumed else ""
         bad = part.reject()
@@ -147,9 +146,9 @@ class Fetch:
             hint="run the same command to start anew; if it fails again, use another source",
         )
 
-    def _prove_by(self, fallback: Callable[[Path], None]) -> None:
+    def _inspect(self, inspect: Callable[[Path], None]) -> None:
         try:
-            fallback(self._part.path)
+            inspect(self._part.path)
         except PackageError as error:
             bad = self._part.reject()
             raise PackageError(
@@ -162,17 +161,17 @@ class Fetch:
         part, expected, origin = self._part, self._expected, self._part.origin
         if part.size == 0:
             return
-        reason = ""
+        slug = ""
         if origin is None:
-            reason = "nothing says where the bytes so far come from"
+            slug = "download-restart-unknown"
         elif expected.sha256 != origin.sha256:
-            reason = "the bytes so far belong to another version"
+            slug = "download-restart-version"
         elif expected.sha256 is None and (origin.url != url or origin.etag is None):
-            reason = "nothing proves that the bytes so far belong to this file"
+            slug = "download-restart-unproven"
         elif expected.size is not None and part.size > expected.size:
-            reason = "there are more bytes than the file has"
-        if reason:
-            self._restart(reason)
+            slug = "download-restart-longer"
+        if slug:
+            self._restart(slug)
 
     def _attempt(self, transport: Transport, url: str) -> None:
         part = self._part
@@ -199,7 +198,7 @@ class Fetch:
 
     def _whole(self, reply: Reply) -> int | None:
         if self._part.size:
-            self._restart("the server sends the file from its beginning")
+            self._restart("download-restart-server")
         return reply.length
 
     def _partial(self, reply: Reply, url: str) -> int | None:
@@ -214,12 +213,12 @@ class Fetch:
             sound = False
         etag = part.origin.etag if part.origin is not None else None
         if sound and self._expected.sha256 is None and _strong(reply) != etag:
-            self._restart("the file at the server has changed")
+            self._restart("download-restart-version")
             raise cut(urlsplit(url).hostname or "", "the file at the server has changed")
         if not sound:
             wanted = f"bytes {part.size}-"
             if part.size:
-                self._restart("the server sends another range than the one asked for")
+                self._restart("download-restart-range")
             raise TryAgain(
                 NetworkError(
                     "http-range",
@@ -238,7 +237,7 @@ class Fetch:
         if complete and (self._expected.sha256 is not None or _strong(reply) in {None, _etag(part)}):
             return
         if part.size:
-            self._restart("the server has no such range")
+            self._restart("download-restart-range")
         raise TryAgain(
             NetworkError(
                 "http-range",
@@ -295,10 +294,10 @@ class Fetch:
                 hint="free some space, or choose another disk with --model-dir",
             )
 
-    def _restart(self, reason: str) -> None:
+    def _restart(self, slug: str) -> None:
         self._part.restart()
         self._resumed = 0
-        self._reporting.restart(reason)
+        self._reporting.restart(slug)
 
     def _end_progress(self) -> None:
         if self._progress is not None:

@@ -1,6 +1,7 @@
 """What a release holds: its lists are read and checked first, then the package is chosen from them.
 
-The lists are small and capped. SHA256SUMS, signed where there is a signature, covers MANIFEST.json; both cover the rest.
+The lists are small and capped. SHA256SUMS, signed where there is a signature, covers MANIFEST.json; both cover the
+rest.
 """
 
 from __future__ import annotations
@@ -19,18 +20,18 @@ from launcher.errors import NetworkError, PackageError
 from launcher.fetch import Expected
 from launcher.release_files import path_fault, portable_path_fault, printable, read_capped
 from launcher.signature import PublicKey
-from launcher.sources import PACKAGE_SUFFIX, HubSource
+from launcher.sources import PACKAGE_SUFFIX, RELEASE_NAME, HubSource
 from launcher.strict_json import MAX_COUNT, Fields, invalid, parse_object
 from launcher.transport import Retries, Transport
 
-RELEASE_NAME: Final = "ling3-tiny-w4.l3r"
-"""The package that a release carries under this name is the one that is meant."""
 SIGNATURE_NAME: Final = checksums.FILE_NAME + signature.SUFFIX
 _MAX_SMALL: Final = 4 << 20
 _MAX_INFO: Final = 16 << 20
 _MAX_NOTICES: Final = 64
 _MAX_LISTED: Final = 100_000
 _NOTICE: Final = re.compile(r"(?:MODEL\.json|NOTICE[^/]{0,60}|LICEN[CS]ES?[^/]{0,60})")
+_NOT_HERE: Final = frozenset({"http-forbidden", "http-credentials", "http-too-large"})
+"""How servers answer that do not say which files they lack."""
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}", re.ASCII)
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
@@ -203,7 +204,11 @@ def read_release(place: Place, keys: Sequence[PublicKey]) -> Release:
     package = _package(listed, place)
     if trust is not Trust.NOBODY:
         small |= _notices(place, listed)
-    return Release(package=package, expected=listed[package], small=small, trust=trust, unchecked=unchecked)
+    expected = listed[package]
+    if expected.size is None:
+        hint = (place.names() or {}).get(package)
+        expected = Expected(size=None if hint is None else hint.size, sha256=expected.sha256)
+    return Release(package=package, expected=expected, small=small, trust=trust, unchecked=unchecked)
 
 
 def expected_beside(place: Place, name: str, keys: Sequence[PublicKey]) -> tuple[Expected, Trust]:
@@ -218,6 +223,10 @@ def expected_beside(place: Place, name: str, keys: Sequence[PublicKey]) -> tuple
         digest = None if data is None else checksums.parse_checksums(data).digests.get(name)
     except PackageError:  # many servers answer any path with a page; it vouches for nothing
         return Expected(size=None, sha256=None), Trust.NOBODY
+    except NetworkError as error:
+        if error.slug in _NOT_HERE:
+            return Expected(size=None, sha256=None), Trust.NOBODY
+        raise
     if data is None or digest is None:
         return Expected(size=None, sha256=None), Trust.NOBODY
     trust, _ = _check_signature(data, place.small(SIGNATURE_NAME, signature.MAX_BYTES), keys, str(place))

@@ -17,6 +17,8 @@ from launcher.errors import PackageError, UsageError
 from launcher.release_files import portable_path_fault, printable, read_capped
 
 PACKAGE_SUFFIX: Final = ".l3r"
+RELEASE_NAME: Final = "ling3-tiny-w4.l3r"
+"""The released package; where there are several packages, this one is meant."""
 PUBLIC_ENDPOINT: Final = "https://huggingface.co"
 DEFAULT_REVISION: Final = "main"
 _REPOSITORY: Final = re.compile(
@@ -125,6 +127,8 @@ def parse_source(text: str, environ: Mapping[str, str], *, plain_http: bool = Fa
         if not looks_local:
             raise _unknown(text)
         raise PackageError("package-missing", f"{path} does not exist", hint=f"a source is {_EXAMPLES}")
+    if not path.is_dir() and path.suffix != PACKAGE_SUFFIX:
+        raise UsageError("source-unknown", f"{path} is neither a package (*{PACKAGE_SUFFIX}) nor a folder")
     return PathSource(path=path)
 
 
