@@ -137,9 +137,11 @@ def run_chat(talk: Talk, console: Console, read_line: Callable[[], str]) -> int:
 def _reply(talk: Talk, console: Console, question: str) -> Caught:
     view = ReplyView(console)
     try:
-        return stream_reply(talk.conversation, question, show=view.show, reading=view.reading)
+        caught = stream_reply(talk.conversation, question, show=view.show, reading=view.reading)
     finally:
         view.end()
+    talk.log.write("reply", talk.conversation.stats.facts())
+    return caught
 
 
 def _say_reason(talk: Talk, console: Console) -> None:
@@ -161,18 +163,7 @@ def _command(talk: Talk, console: Console, line: str) -> None:
         conversation.reset()
         console.say("chat-reset")
     elif words == ["/stats"]:
-        stats = conversation.stats
-        console.say(
-            "chat-stats",
-            position=conversation.position,
-            context=talk.context,
-            allocated=format_bytes(talk.allocated),
-            prompt=stats.prompt,
-            reused=stats.reused,
-            prefill=stats.prefill_rate,
-            generated=stats.generated,
-            decode=stats.decode_rate,
-        )
+        _say_stats(talk, console)
     elif words[0] == "/think":
         slug = "chat-think-state"
         if words[1:] in (["on"], ["off"]):
@@ -182,3 +173,35 @@ def _command(talk: Talk, console: Console, line: str) -> None:
         console.say(slug, state="on" if conversation.thinking else "off")
     else:
         console.say("chat-unknown", command=words[0])
+
+
+def _say_stats(talk: Talk, console: Console) -> None:
+    stats = talk.conversation.stats
+    console.say(
+        "chat-stats",
+        position=talk.conversation.position,
+        context=talk.context,
+        allocated=format_bytes(talk.allocated),
+        prompt=stats.prompt,
+        reused=stats.reused,
+        prefill=stats.prefill_rate,
+        generated=stats.generated,
+        decode=stats.decode_rate,
+    )
+    memory = talk.memory
+    now = talk.usage()
+    if memory.usage is None or memory.unaccounted is None or now is None:
+        console.say("chat-stats-plan", predicted=format_bytes(memory.predicted), full=format_bytes(memory.plan.full))
+        return
+    console.say(
+        "chat-stats-memory",
+        predicted=format_bytes(memory.predicted),
+        measured=format_bytes(memory.usage.resident),
+        unaccounted=_signed(memory.unaccounted),
+        now=format_bytes(now.resident),
+        full=format_bytes(memory.plan.full),
+    )
+
+
+def _signed(count: int) -> str:
+    return ("-" if count < 0 else "+") + format_bytes(abs(count))

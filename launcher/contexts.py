@@ -3,25 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Protocol
 
-from launcher.engine_types import EngineOptions, KvType, MemoryPlan, ModelConfig, PlanTerm, SessionOptions
+from launcher.engine_types import EngineOptions, KvType, MemoryPlan, PlanTerm, SessionOptions
 from launcher.errors import ResourceError
 from launcher.memory import Memory
+from launcher.memory_plan import PlanPort, ProcessPlan, Runtime, plan_process
 from launcher.messages import Catalogue
 from launcher.progress import format_bytes
 
 LADDER = tuple(1024 * step for step in (4, 8, 16, 32, 64, 128, 256))
+DEFAULT_CHECKPOINTS = 4
+"""One for the beginning that all conversations share, three for turns: about 20 MiB each for Ling-3.0-tiny."""
 
-
-class PlanPort(Protocol):
-    """What the table needs of `launcher.engine.Package`."""
-
-    config: ModelConfig
-
-    def plan(self, engine: EngineOptions, session: SessionOptions) -> MemoryPlan: ...
+# Rows of the table: message, and the terms that it adds up. The first group does not depend on the context.
+_FIXED_ROWS = (
+    ("contexts-tables", ("package_tables",)),
+    ("contexts-recurrent", ("recurrent_state", "conv_state")),
+    ("contexts-checkpoints", ("prefix_checkpoints",)),
+    ("contexts-session-cache", ("session_cache",)),
+    ("contexts-npu", ("npu_staging",)),
+)
+_KV_TERMS = ("kv_cache",)
+_MTP_TERMS = ("mtp_weights", "mtp_kv_cache")
+_RUNTIME_TERMS = ("runtime",)
+_NOT_SCRATCH = {
+    "weights",
+    *_KV_TERMS,
+    *_MTP_TERMS,
+    *_RUNTIME_TERMS,
+    *(name for _, names in _FIXED_ROWS for name in names),
+}
 
 
 class Verdict(Enum):
@@ -34,13 +47,30 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextRow:
-    """One context in tokens; bytes by term. Terms are empty where the package does not allow the context."""
+    """One context in tokens. There is no plan where the package does not allow the context.
+
+    `kv_bytes` says what the attention cache would take in each format.
+    """
 
     context: int
     verdict: Verdict
     beyond_native: bool
-    terms: tuple[PlanTerm, ...] = ()
-    total: int = 0
+    plan: ProcessPlan | None = None
+    kv_bytes: tuple[tuple[KvType, int], ...] = ()
+
+    def document(self) -> dict[str, object]:
+        """The row in JSON."""
+        plan = self.plan
+        terms = () if plan is None else plan.terms
+        return {
+            "context": self.context,
+            "verdict": self.verdict.value,
+            "beyond_native": self.beyond_native,
+            "idle_bytes": None if plan is None else plan.idle,
+            "full_bytes": None if plan is None else plan.full,
+            "kv_cache_bytes": {kind.label: count for kind, count in self.kv_bytes},
+            "terms": {term.name: {"bytes": term.bytes, "idle": term.idle, "full": term.full} for term in terms},
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +79,9 @@ class ContextTable:
 
     name: str
     kv_type: KvType
+    mtp: bool
+    checkpoints: int
+    session_cache: int
     native: int
     package_limit: int
     available: int | None
@@ -63,35 +96,48 @@ class ContextTable:
         """The JSON document; `launcher/schemas/list-contexts.json` describes it."""
         return {
             "schema": "mindnano-infer.list-contexts",
-            "version": 1,
+            "version": 2,
             "name": self.name,
             "kv_cache": self.kv_type.label,
+            "mtp": self.mtp,
+            "prefix_checkpoints": self.checkpoints,
+            "session_cache_bytes": self.session_cache,
             "native_context": self.native,
             "package_context": self.package_limit,
             "available_bytes": self.available,
             "largest": self.largest,
-            "contexts": [
-                {
-                    "context": row.context,
-                    "verdict": row.verdict.value,
-                    "beyond_native": row.beyond_native,
-                    "total_bytes": row.total,
-                    "terms": {term.name: term.bytes for term in row.terms},
-                }
-                for row in self.rows
-            ],
+            "contexts": [row.document() for row in self.rows],
         }
 
 
 def needed_bytes(plan: MemoryPlan) -> int:
-    """What must be resident for full speed: everything that is allocated, and the mapped weights."""
+    """What the engine needs when the context is full; the program around it comes on top."""
     return plan.full_bytes
 
 
 def build_table(
-    package: PlanPort, name: str, engine: EngineOptions, kv_type: KvType, memory: Memory | None
+    package: PlanPort,
+    name: str,
+    engine: EngineOptions,
+    kv_type: KvType,
+    memory: Memory | None,
+    *,
+    checkpoints: int = DEFAULT_CHECKPOINTS,
+    session_cache: int = 0,
+    runtime: Runtime | None = None,
 ) -> ContextTable:
-    """Plans every context of the ladder; a package whose limit is not on it gets a row for its limit."""
+    """Plans every context of the ladder; a package whose limit is not on it gets a row for its limit.
+
+    Args:
+        package: the open package.
+        name: for the title.
+        engine: the engine that would run.
+        kv_type: format of the attention cache.
+        memory: what is available; None where that is unknown, and everything fits.
+        checkpoints: slots for positions to return to.
+        session_cache: budget for whole sessions, bytes.
+        runtime: the program around the engine; a typical one by default.
+    """
     config = package.config
     available = None if memory is None else memory.available
     steps = sorted({*LADDER, *([config.max_context] if config.max_context < LADDER[-1] else [])})
@@ -101,21 +147,26 @@ def build_table(
         if context > config.max_context:
             rows.append(ContextRow(context=context, verdict=Verdict.BEYOND_PACKAGE, beyond_native=beyond_native))
             continue
-        plan = package.plan(engine, SessionOptions(context=context, kv_type=kv_type))
-        total = needed_bytes(plan)
-        fits = available is None or total <= available
+        session = SessionOptions(
+            context=context, kv_type=kv_type, checkpoints=checkpoints, session_cache_bytes=session_cache
+        )
+        plan = plan_process(package, engine, session, runtime or Runtime.typical())
+        fits = available is None or plan.full <= available
         rows.append(
             ContextRow(
                 context=context,
                 verdict=Verdict.FITS if fits else Verdict.TOO_LARGE,
                 beyond_native=beyond_native,
-                terms=plan.terms,
-                total=total,
+                plan=plan,
+                kv_bytes=tuple((kind, _kv_bytes(package, engine, session, kind)) for kind in KvType),
             )
         )
     return ContextTable(
         name=name,
         kv_type=kv_type,
+        mtp=engine.mtp,
+        checkpoints=checkpoints,
+        session_cache=session_cache,
         native=config.max_position,
         package_limit=config.max_context,
         available=available,
@@ -123,25 +174,65 @@ def build_table(
     )
 
 
-def require_fit(package: PlanPort, engine: EngineOptions, session: SessionOptions, memory: Memory | None) -> None:
-    """Checks that the session fits into the memory that is available now.
+def _kv_bytes(package: PlanPort, engine: EngineOptions, session: SessionOptions, kind: KvType) -> int:
+    plan = package.plan(engine, replace(session, kv_type=kind))
+    return sum(term.bytes for term in plan.terms if term.name in _KV_TERMS)
+
+
+def require_fit(
+    package: PlanPort,
+    engine: EngineOptions,
+    session: SessionOptions,
+    memory: Memory | None,
+    runtime: Runtime | None = None,
+) -> None:
+    """Checks that the session fits into the memory that is available now, with its context full.
 
     Raises:
-        ResourceError: it does not; the hint names the largest context that does.
+        ResourceError: it does not; the hint names the largest context that does, and what else would help.
     """
     if memory is None:
         return
-    needed = needed_bytes(package.plan(engine, session))
+    around = runtime or Runtime.typical()
+    needed = plan_process(package, engine, session, around).full
     if needed <= memory.available:
         return
-    table = build_table(package, "", engine, session.kv_type, memory)
-    advice = f"use --context {table.largest}" if table.largest else "free memory"
+    table = build_table(
+        package,
+        "",
+        engine,
+        session.kv_type,
+        memory,
+        checkpoints=session.checkpoints,
+        session_cache=session.session_cache_bytes,
+        runtime=around,
+    )
+    ways = [f"--context {table.largest}"] if table.largest else []
+    beside = sum(term.full for term in around.terms(package.config, session.context))
+    ways += _other_ways(package, engine, session, memory.available - beside)
+    advice = f"use {' or '.join(ways)}" if ways else "free memory"
     raise ResourceError(
         "memory-plan",
-        f"a context of {session.context} tokens needs {format_bytes(needed)}, "
+        f"a context of {session.context} tokens needs {format_bytes(needed)} when it is full, "
         f"{format_bytes(memory.available)} are available",
         hint=f"{advice}, or --force to try all the same",
     )
+
+
+def _other_ways(package: PlanPort, engine: EngineOptions, session: SessionOptions, room: int) -> list[str]:
+    """What to type so that the same context fits into `room` bytes; one option each, only those that are enough."""
+
+    def fits(other_engine: EngineOptions, other_session: SessionOptions) -> bool:
+        return package.plan(other_engine, other_session).full_bytes <= room
+
+    kinds = sorted(KvType, key=lambda kind: -_kv_bytes(package, engine, session, kind))
+    kind = next((kind for kind in kinds if fits(engine, replace(session, kv_type=kind))), None)
+    ways = [] if kind is None else [f"--kv-cache {kind.label}"]
+    if fits(engine, replace(session, checkpoints=0)):
+        ways.append("--prefix-checkpoints 0")
+    if fits(replace(engine, threads=1), session):
+        ways.append("--threads 1")
+    return ways
 
 
 def show_tokens(count: int) -> str:
@@ -150,34 +241,69 @@ def show_tokens(count: int) -> str:
 
 
 def table_text(table: ContextTable, texts: Catalogue) -> str:
-    """The table for a person: a column per context, a row per term."""
-    names = list(dict.fromkeys(term.name for row in table.rows for term in row.terms))
-    lines = [[texts("contexts-context"), *(show_tokens(row.context) for row in table.rows)]]
-    for name in names:
-        sizes = ({term.name: term.bytes for term in row.terms}.get(name) for row in table.rows)
-        lines.append([name, *("-" if size is None else format_bytes(size) for size in sizes)])
-    lines.append([texts("contexts-total"), *(format_bytes(row.total) if row.terms else "-" for row in table.rows)])
-    lines.append([texts("contexts-verdict"), *(_verdict_text(row, texts) for row in table.rows)])
+    """The table for a person: what every context costs, then a line per context. Sizes in MiB."""
+    planned = [row for row in table.rows if row.plan is not None]
     available = texts("unknown") if table.available is None else format_bytes(table.available)
-    notes = [texts("contexts-none" if table.largest is None else "contexts-largest", context=_largest_text(table))]
+    lines = [texts("contexts-title", name=table.name, available=available), ""]
+    if planned:
+        lines += [*_aligned(_fixed_rows(planned[0], texts)), ""]
+    heads = (
+        "contexts-context",
+        "contexts-kv",
+        "contexts-scratch",
+        "contexts-idle",
+        "contexts-full",
+        "contexts-verdict",
+    )
+    body = [[texts(head, kv=table.kv_type.label) for head in heads]]
+    body += [_context_row(row, texts) for row in table.rows]
+    lines += [*_aligned(body), ""]
+    lines.append(texts("contexts-none" if table.largest is None else "contexts-largest", context=_largest_text(table)))
     if any(row.verdict is Verdict.FITS and row.beyond_native for row in table.rows):
-        notes.append(texts("contexts-beyond-native", native=show_tokens(table.native)))
+        lines.append(texts("contexts-beyond-native", native=show_tokens(table.native)))
     if any(row.verdict is Verdict.BEYOND_PACKAGE for row in table.rows):
-        notes.append(texts("contexts-beyond-package", limit=show_tokens(table.package_limit)))
-    title = texts("contexts-title", name=table.name, kv=table.kv_type.label, available=available)
-    return "\n".join([title, "", *_aligned(lines), "", *notes])
+        lines.append(texts("contexts-beyond-package", limit=show_tokens(table.package_limit)))
+    return "\n".join(lines)
+
+
+def _fixed_rows(row: ContextRow, texts: Catalogue) -> list[list[str]]:
+    terms = () if row.plan is None else row.plan.terms
+    weights = [term for term in terms if term.name == "weights"]
+    result = [[texts(f"contexts-{column}") for column in ("fixed", "reserved", "idle", "full")]]
+    result.append([texts("contexts-weights-mapped"), _mib(sum(term.bytes for term in weights)), "", ""])
+    result.append([texts("contexts-weights-resident"), "", *_sums(weights)[1:]])
+    groups = [*_FIXED_ROWS, ("contexts-mtp", ("mtp_weights",)), ("contexts-runtime", _RUNTIME_TERMS)]
+    for slug, names in groups:
+        found = [term for term in terms if term.name in names]
+        if found:
+            result.append([texts(slug), *_sums(found)])
+    return result
+
+
+def _context_row(row: ContextRow, texts: Catalogue) -> list[str]:
+    if row.plan is None:
+        return [show_tokens(row.context), "", "", "", "", "-"]
+    caches = [term.full for term in row.plan.terms if term.name in {*_KV_TERMS, "mtp_kv_cache"}]
+    scratch = [term.full for term in row.plan.terms if term.name not in _NOT_SCRATCH]
+    verdict = texts("no") if row.verdict is Verdict.TOO_LARGE else texts("contexts-fits")
+    return [
+        show_tokens(row.context),
+        *map(_mib, (sum(caches), sum(scratch), row.plan.idle, row.plan.full)),
+        verdict + ("*" if row.beyond_native else ""),
+    ]
+
+
+def _sums(terms: Sequence[PlanTerm]) -> list[str]:
+    return [_mib(sum(getattr(term, column) for term in terms)) for column in ("bytes", "idle", "full")]
+
+
+def _mib(count: int) -> str:
+    value = count / (1 << 20)
+    return f"{value:,.0f}" if value >= 100 or count == 0 else f"{value:.1f}"
 
 
 def _largest_text(table: ContextTable) -> str:
     return "" if table.largest is None else show_tokens(table.largest)
-
-
-def _verdict_text(row: ContextRow, texts: Catalogue) -> str:
-    if row.verdict is Verdict.BEYOND_PACKAGE:
-        return "-"
-    if row.verdict is Verdict.TOO_LARGE:
-        return texts("no")
-    return texts("contexts-fits") + ("*" if row.beyond_native else "")
 
 
 def _aligned(lines: Sequence[Sequence[str]]) -> list[str]:
@@ -186,7 +312,7 @@ def _aligned(lines: Sequence[Sequence[str]]) -> list[str]:
     result = []
     for first, *rest in lines:
         cells = [" " * (width - _width(cell)) + cell for cell, width in zip(rest, widths[1:], strict=True)]
-        result.append("  ".join([first + " " * (widths[0] - _width(first)), *cells]))
+        result.append("  ".join([first + " " * (widths[0] - _width(first)), *cells]).rstrip())
     return result
 
 

@@ -180,8 +180,9 @@ class Conversation:
             )
         except (UsageError, PackageError):  # a template may refuse an empty question
             return 0
+        tokenize = self._ports.text.tokenize
         until_question, until_switch = (
-            common_length(self._ports.text.tokenize(prompt[: common_length(prompt, text)]), ids) for text in (same, other)
+            common_length(tokenize(prompt[: common_length(prompt, text)]), ids) for text in (same, other)
         )
         return until_switch if until_question - until_switch <= _SWITCH_TOKENS else until_question
 

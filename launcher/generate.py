@@ -63,6 +63,18 @@ class Stats:
         """Tokens generated per second: sampling and evaluation, not the time in which the caller showed them."""
         return self.generated / self.decode_seconds if self.decode_seconds > 0 else 0.0
 
+    def facts(self) -> dict[str, object]:
+        """For the log."""
+        return {
+            "prompt_tokens": self.prompt,
+            "reused_tokens": self.reused,
+            "generated_tokens": self.generated,
+            "ttft_seconds": round(self.first_seconds, 6) or None,
+            "prefill_tokens_per_second": round(self.prefill_rate, 3),
+            "decode_tokens_per_second": round(self.decode_rate, 3),
+            "reason": self.reason.value,
+        }
+
 
 @dataclass(slots=True)
 class CancelFlag:

@@ -5,18 +5,25 @@ from __future__ import annotations
 import json
 import math
 import secrets
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher.contexts import require_fit
+from launcher.contexts import DEFAULT_CHECKPOINTS, ContextTable, build_table, require_fit
 from launcher.conversation import Conversation, Ports
 from launcher.engine import Engine, Package, Sampler, Session, Utf8Stream
 from launcher.engine_types import EngineOptions, KvType, ModelConfig, Sampling, Section, SessionOptions
 from launcher.errors import PackageError, UsageError
-from launcher.memory import read_memory
+from launcher.event_log import EventLog
+from launcher.loading import LoadedMemory, load, measure
+from launcher.memory import Memory, read_memory
+from launcher.memory_plan import ProcessPlan, Runtime, Usage, plan_process, read_usage
+from launcher.messages import Catalogue
+from launcher.option_table import Command
 from launcher.options import Options, SamplingOverrides
+from launcher.progress import format_bytes
 from launcher.system import SystemView
 from launcher.template import ChatTemplate
 
@@ -25,9 +32,13 @@ DEFAULT_CONTEXT = 8192
 _KV_TYPES = {kind.label: kind for kind in KvType}
 
 
+# Only these have a use for the MTP layer and for a cache of whole sessions; a chat has one session and drafts nothing.
+_WITHOUT_EXTRAS = frozenset({Command.TALK})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Talk:
-    """An open model with a conversation, and the facts that the terminal shows."""
+    """An open model with a conversation, and the facts that the terminal shows. `usage` measures this process."""
 
     name: str
     conversation: Conversation
@@ -35,6 +46,9 @@ class Talk:
     threads: int
     simd: str
     allocated: int
+    memory: LoadedMemory
+    usage: Callable[[], Usage | None]
+    log: EventLog
 
 
 def package_path(options: Options, environ: Mapping[str, str]) -> Path:
@@ -135,12 +149,21 @@ def session_options(options: Options, config: ModelConfig) -> SessionOptions:
             f"a context of {context} tokens was asked for, the package allows {config.max_context}",
             hint=f"use --context {config.max_context} or less",
         )
-    return SessionOptions(context=context, kv_type=kv_type(options))
+    return SessionOptions(
+        context=context,
+        kv_type=kv_type(options),
+        checkpoints=DEFAULT_CHECKPOINTS if options.prefix_checkpoints is None else options.prefix_checkpoints,
+        session_cache_bytes=_session_cache(options),
+    )
 
 
 def engine_options(options: Options) -> EngineOptions:
     """The engine that the options ask for."""
-    return EngineOptions(threads=options.threads)
+    return EngineOptions(threads=options.threads, mtp=options.mtp and options.command not in _WITHOUT_EXTRAS)
+
+
+def _session_cache(options: Options) -> int:
+    return 0 if options.command in _WITHOUT_EXTRAS else options.session_cache_mib << 20
 
 
 def kv_type(options: Options) -> KvType:
@@ -148,21 +171,51 @@ def kv_type(options: Options) -> KvType:
     return _KV_TYPES[options.kv_cache]
 
 
+def context_table(package: Package, name: str, options: Options, system: SystemView) -> ContextTable:
+    """What every context costs with these options, against the memory of this machine."""
+    return build_table(
+        package,
+        name,
+        engine_options(options),
+        kv_type(options),
+        read_memory(system),
+        checkpoints=session_options(options, package.config).checkpoints,
+        session_cache=_session_cache(options),
+        runtime=Runtime.measured(system, complete=False),
+    )
+
+
+def process_plan(package: Package, options: Options, system: SystemView) -> ProcessPlan:
+    """What a chat with these options would need, term by term.
+
+    Raises:
+        UsageError, PackageError: options that the package or the engine cannot serve.
+    """
+    wanted = session_options(options, package.config)
+    return plan_process(package, engine_options(options), wanted, Runtime.measured(system, complete=False))
+
+
 @contextmanager
 def open_talk(options: Options, environ: Mapping[str, str], system: SystemView) -> Iterator[Talk]:
-    """Opens everything for a conversation and closes it afterwards.
+    """Opens everything for a conversation, loads the weights and closes it all afterwards.
 
     Raises:
         EngineError, PackageError, ResourceError, UsageError: what is missing or does not fit.
     """
-    with Package(package_path(options, environ)) as package:
+    if options.question is None and sys.stdin.isatty():
+        import launcher.line_editor  # noqa: F401  (a chat needs it, and the plan is to see it)
+    runtime = Runtime.measured(system, complete=True)
+    with EventLog(options.log) as log, Package(package_path(options, environ)) as package:
         metadata = metadata_of(package)
         template = template_of(package, metadata)
         sampling = sampling_for(metadata, options.sampling, greedy=options.demo)
         wanted = session_options(options, package.config)
+        memory = read_memory(system)
         if not options.force:
-            require_fit(package, engine_options(options), wanted, read_memory(system))
+            require_fit(package, engine_options(options), wanted, memory, runtime)
+        plan = plan_process(package, engine_options(options), wanted, runtime)
         with Engine(package, engine_options(options)) as engine, Session(engine, wanted) as session:
+            preloaded = _load(engine, plan, memory, Catalogue(options.language))
             samplers: list[Sampler] = []
 
             def new_sampler() -> _BoundSampler:
@@ -184,14 +237,38 @@ def open_talk(options: Options, environ: Mapping[str, str], system: SystemView) 
                 thinking=options.think,
                 max_tokens=options.max_tokens,
             )
+            loaded = measure(system, plan, preloaded=preloaded)
+            name = model_name(metadata, package.path)
+            facts = {
+                "model": name,
+                "context": wanted.context,
+                "kv_cache": wanted.kv_type.label,
+                "prefix_checkpoints": wanted.checkpoints,
+                "threads": engine.threads,
+                "simd": engine.simd,
+            }
+            log.write("loaded", facts | loaded.facts())
             yield Talk(
-                name=model_name(metadata, package.path),
+                name=name,
                 conversation=conversation,
                 context=wanted.context,
                 threads=engine.threads,
                 simd=engine.simd,
                 allocated=session.allocated,
+                memory=loaded,
+                usage=lambda: read_usage(system),
+                log=log,
             )
+
+
+def _load(engine: Engine, plan: ProcessPlan, memory: Memory | None, texts: Catalogue) -> bool:
+    """Loads the weights, unless they would push each other out again; whether it did."""
+    if memory is not None and plan.mapped > memory.available:
+        facts = {"weights": format_bytes(plan.mapped), "available": format_bytes(memory.available)}
+        print(texts("chat-not-loaded", **facts), file=sys.stderr)
+        return False
+    load(engine, texts("chat-loading"), sys.stderr)
+    return True
 
 
 class _BoundSampler:

@@ -31,8 +31,8 @@ class CheckpointPort(Protocol):
     def checkpoint(self, slot: int) -> int | None: ...
 
 
-def common_length(left: Sequence[int], right: Sequence[int]) -> int:
-    """How many ids two sequences have in common at their beginning."""
+def common_length(left: Sequence[object], right: Sequence[object]) -> int:
+    """How many items (ids, characters) two sequences have in common at their beginning."""
     shorter = min(len(left), len(right))
     if left[:shorter] == right[:shorter]:
         return shorter

@@ -11,7 +11,10 @@ from collections.abc import Iterator
 from launcher.chat import run_chat
 from launcher.cli import _terminate
 from launcher.conversation import Conversation, Ports
+from launcher.event_log import EventLog
 from launcher.line_editor import line_reader
+from launcher.loading import LoadedMemory
+from launcher.memory_plan import ProcessPlan, Usage
 from launcher.messages import Catalogue, Language
 from launcher.model import Talk
 from launcher.option_table import ColorMode
@@ -62,7 +65,21 @@ def main() -> int:
         stop_ids=frozenset({STOP}),
     )
     conversation = Conversation(ports, ChatTemplate(TEMPLATE, special_tokens={}), thinking="--think" in sys.argv)
-    talk = Talk(name="slow", conversation=conversation, context=100_000, threads=1, simd="none", allocated=1 << 20)
+    talk = Talk(
+        name="slow",
+        conversation=conversation,
+        context=100_000,
+        threads=1,
+        simd="none",
+        allocated=1 << 20,
+        memory=LoadedMemory(
+            plan=ProcessPlan(terms=(), idle=40 << 20, full=50 << 20, mapped=30 << 20),
+            preloaded=True,
+            usage=Usage(resident=41 << 20, peak=42 << 20),
+        ),
+        usage=lambda: Usage(resident=43 << 20, peak=44 << 20),
+        log=EventLog(None),
+    )
     texts = Catalogue(Language.ENGLISH)
     console = Console(texts, out=sys.stdout, err=sys.stderr, color=ColorMode.NEVER, environ={})
     return run_chat(talk, console, line_reader(sys.stderr, ColorMode.NEVER))

@@ -98,6 +98,8 @@ def test_commands(chat: TerminalProcess) -> None:
     chat.expect("turn 2")
     chat.send("/stats\r")
     chat.expect("of 100000 tokens")
+    chat.expect("40.0 MiB predicted after loading, 41.0 MiB measured (+1.0 MiB unaccounted)")
+    chat.expect("43.0 MiB now, 50.0 MiB predicted when the context is full")
     chat.send("/reset\r")
     chat.expect("new conversation")
     chat.send("third\r")

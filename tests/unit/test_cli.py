@@ -121,7 +121,8 @@ def test_contexts_of_the_built_in_model() -> None:
     found = document("list-contexts", "--list-contexts", "--json", "--demo")
     assert found["largest"] == found["package_context"]
     for row in found["contexts"]:
-        assert row["total_bytes"] == sum(row["terms"].values())
+        for column in ("idle", "full"):
+            assert (row[f"{column}_bytes"] or 0) == sum(term[column] for term in row["terms"].values())
     text = run("--list-contexts", "--demo", "--kv-cache", "f32").stdout.decode()
     assert "weights" in text
 

@@ -34,4 +34,14 @@ TEXTS: Final[Mapping[str, str]] = {
         "last prompt {prompt} tokens, {reused} reused, {prefill:.1f} tokens/s\n"
         "last reply  {generated} tokens, {decode:.1f} tokens/s"
     ),
+    "chat-stats-plan": "memory      {predicted} predicted after loading, {full} when the context is full",
+    "chat-stats-memory": (
+        "memory      {predicted} predicted after loading, {measured} measured ({unaccounted} unaccounted)\n"
+        "            {now} now, {full} predicted when the context is full"
+    ),
+    "chat-loading": "Loading",
+    "chat-not-loaded": (
+        "The weights ({weights}) are larger than the memory that is available ({available}): they are not loaded now "
+        "but read from the disk whenever they are needed, which is slow."
+    ),
 }

@@ -31,4 +31,11 @@ TEXTS: Final[Mapping[str, str]] = {
         "上次输入  {prompt} 个 token，沿用 {reused} 个，{prefill:.1f} token/秒\n"
         "上次回答  {generated} 个 token，{decode:.1f} token/秒"
     ),
+    "chat-stats-plan": "内存      预计加载后 {predicted}，上下文装满时 {full}",
+    "chat-stats-memory": (
+        "内存      加载后预计 {predicted}，实测 {measured}（未计入 {unaccounted}）\n"
+        "          现在 {now}，上下文装满时预计 {full}"
+    ),
+    "chat-loading": "加载",
+    "chat-not-loaded": "权重（{weights}）大于可用内存（{available}）：现在不加载，用到时再从磁盘读取，会很慢。",
 }
