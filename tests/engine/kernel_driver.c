@@ -646,9 +646,7 @@ static void run_attention(const l3_kernels *kernels) {
     for (uint32_t kv_type = 0; kv_type <= L3_KV_INT8; kv_type++) {
         for (size_t w = 0; w < COUNT_OF(widths); w++) {
             for (size_t i = 0; i < COUNT_OF(counts); i++) {
-                attention_case c = {
-                    .kv_type = kv_type, .latent = widths[w][0], .rope = widths[w][1], .count = counts[i]};
-                c.heads = 1 + (i + w) % 9;
+                attention_case c = {kv_type, widths[w][0], widths[w][1], 1 + (i + w) % 9, counts[i]};
                 seed(8000u + 100u * kv_type + 20u * w + i);
                 run_attention_case(kernels, &c);
             }
@@ -727,11 +725,9 @@ static float e4m3_value(uint32_t pattern) {
  * largest number of the type is in the row, so that its scale is 1); magnitudes from end to end of float32; what is not
  * finite. */
 static void run_byte_precision(const l3_kernels *kernels) {
-    static const struct {
-        const char *label;
-        float value;
-    } spoilers[] = {{"zero", 0.0f},      {"tiny", 0x1p-120f},  {"small", 2e-30f}, {"huge", 1e38f},
-                    {"nan", NAN},        {"infinite", INFINITY}, {"negative", -INFINITY}, {"single", -0.3f}};
+    static const struct { const char *label; float value; } spoilers[] = {
+        {"zero", 0.0f}, {"tiny", 0x1p-120f},    {"small", 2e-30f},        {"huge", 1e38f},
+        {"nan", NAN},   {"infinite", INFINITY}, {"negative", -INFINITY}, {"single", -0.3f}};
     float *x = floats(264);
     for (uint32_t kv_type = L3_KV_FP8; kv_type <= L3_KV_INT8; kv_type++) {
         char label[48];
@@ -766,10 +762,7 @@ static void run_byte_precision(const l3_kernels *kernels) {
         }
         seed(9000u + kv_type);
         for (int power = -140; power <= 120; power += 20) {
-            fill(x, 264, 1.0f);
-            for (size_t i = 0; i < 264; i++) {
-                x[i] = ldexpf(x[i], power);
-            }
+            fill(x, 264, ldexpf(1.0f, power));
             snprintf(label, sizeof label, "power=%d", power);
             put_byte_row(kernels, kv_type, label, x);
         }
@@ -779,8 +772,7 @@ static void run_byte_precision(const l3_kernels *kernels) {
             bool alone = strcmp(spoilers[i].label, "single") == 0 || spoilers[i].value == 0.0f;
             fill(x, 264, alone ? 0.0f : (fabsf(spoilers[i].value) < 1.0f ? spoilers[i].value : 1.0f));
             x[77] = spoilers[i].value;
-            snprintf(label, sizeof label, "%s", spoilers[i].label);
-            put_byte_row(kernels, kv_type, label, x);
+            put_byte_row(kernels, kv_type, spoilers[i].label, x);
         }
     }
     free_floats(x);
