@@ -11,3 +11,7 @@ class BuildError(Exception):
 
     def __str__(self) -> str:
         return f"{self.message}\n{self.hint}" if self.hint else self.message
+
+
+class UnreachableError(BuildError):
+    """A source is nowhere to be had: not in the named folder, not in the cache, not on the network."""

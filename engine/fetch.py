@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.errors import BuildError
+from engine.errors import BuildError, UnreachableError
 
 Report = Callable[[str], None]
 
@@ -27,13 +27,18 @@ _PROGRESS_EVERY_S = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Archive:
-    """A source archive. `names` are the file names it goes by, `pool` its place in a Debian or Ubuntu archive."""
+    """A source archive.
+
+    `names` are the file names it goes by, `pool` is its place in a Debian or Ubuntu archive, `other_urls` are asked
+    where `url` does not have it.
+    """
 
     names: tuple[str, ...]
     sha256: str
     size: int
     url: str
     pool: str
+    other_urls: tuple[str, ...] = ()
 
 
 def cache_root() -> Path:
@@ -55,7 +60,8 @@ def obtain(archive: Archive, report: Report) -> Path:
     """The archive on this machine, its SHA-256 checked.
 
     Looks into the folder named by MINDNANO_SOURCES, then the cache, then downloads: from the mirrors that the system's
-    own apt uses, then from upstream. Raises BuildError where none of them has it.
+    own apt uses, then from upstream. Raises UnreachableError where none of them has it, BuildError
+    where the named folder holds a file of that name with other content.
     """
     named = _from_named_folder(archive)
     if named is not None:
@@ -104,7 +110,7 @@ def _download(archive: Archive, target: Path, report: Report) -> Path:
             failures.append(f"{url}: {error}")
         finally:
             partial.unlink(missing_ok=True)
-    raise BuildError(
+    raise UnreachableError(
         f"{archive.names[0]} cannot be downloaded:\n  " + "\n  ".join(failures),
         hint=f"Put the file ({' or '.join(archive.names)}) into a folder and name the folder in MINDNANO_SOURCES.",
     )
@@ -117,7 +123,8 @@ def _candidates(archive: Archive) -> Iterator[tuple[str, Transfer]]:
     if _APT_HELPER.is_file():
         for mirror in apt_mirrors():
             yield f"{mirror}/{archive.pool}", _transfer_by_apt
-    yield archive.url, _transfer_by_url
+    for url in (archive.url, *archive.other_urls):
+        yield url, _transfer_by_url
 
 
 def apt_mirrors(root: Path = Path("/etc/apt")) -> list[str]:

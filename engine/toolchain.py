@@ -106,19 +106,25 @@ def toolchain_for(target: Target, *, sanitize: Sequence[str] = (), static: bool 
     return _zig(target, sanitize, static)
 
 
-def _zig(target: Target, sanitize: Sequence[str], static: bool) -> Toolchain:
+def find_zig() -> tuple[Path, str]:
+    """The zig compiler of this Python environment and its version. Raises BuildError where it is not installed."""
     spec = importlib.util.find_spec("ziglang")
     if spec is None or not spec.submodule_search_locations:
         raise BuildError(
             "the zig compiler is not installed in this Python environment",
             hint="Install it with: python -m pip install ziglang",
         )
-    zig = str(Path(spec.submodule_search_locations[0]) / "zig")
+    return Path(spec.submodule_search_locations[0]) / "zig", importlib.metadata.version("ziglang")
+
+
+def _zig(target: Target, sanitize: Sequence[str], static: bool) -> Toolchain:
+    program, version = find_zig()
+    zig = str(program)
     triple = target.static_triple if static else target.shared_triple
     # zig checks for undefined behaviour unless it is told not to.
     checks = ("-fsanitize=undefined", "-fno-sanitize-recover=all") if sanitize else ("-fno-sanitize=undefined",)
     return Toolchain(
-        identity=f"zig {importlib.metadata.version('ziglang')}",
+        identity=f"zig {version}",
         cc=(zig, "cc", "-target", triple, target.cpu),
         cc_simd=(zig, "cc", "-target", triple, target.simd_cpu),
         cxx=(zig, "c++", "-target", triple, target.cpu),
