@@ -7,17 +7,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.checks.memory import Need
-from launcher.contexts import build_table, needed_bytes, show_tokens
+from launcher.contexts import show_tokens
 from launcher.engine import Package
 from launcher.engine_library import Library
-from launcher.errors import MindnanoError
-from launcher.memory import read_memory
-from launcher.model import engine_options, kv_type, metadata_of, model_name, package_path, session_options
+from launcher.errors import MindnanoError, PackageError
+from launcher.messages import Catalogue
+from launcher.model import context_table, metadata_of, model_name, package_path, process_plan, session_options
+from launcher.model_store import find_model, model_folder
 from launcher.options import Options
-from launcher.progress import format_bytes
+from launcher.progress import Progress, format_bytes
 from launcher.report import Finding, Group, Status
 from launcher.system import SystemView
+from launcher.verify import VerificationState, require_verified, verification_state
 
+_WEIGHTS = frozenset({"weights", "mtp_weights"})
 _PATH = frozenset({"path", "message"})
 
 
@@ -33,34 +36,35 @@ class PackageView:
 def package_view(
     options: Options, environ: Mapping[str, str], system: SystemView, library: Library | None
 ) -> PackageView:
-    """Opens the package as a conversation would, without reading its weights."""
-    if options.model is None and not options.demo:
-        return PackageView(path=None, need=None, findings=(_line(Status.SKIP, "package-none"),))
+    """Opens the package as a conversation would. Only `--check=deep` reads its weights."""
     path: Path | None = None
     try:
-        path = package_path(options, environ).absolute()
+        found = package_path(options, environ) if options.demo else find_model(options, environ)
+        if found is None:
+            folder = str(model_folder(options, environ))
+            return PackageView(path=None, need=None, findings=(_line(Status.SKIP, "package-none", {"path": folder}),))
+        path = found.absolute()
         if library is None:
-            return PackageView(
-                path=path, need=None, findings=(_line(Status.SKIP, "package-unread", {"path": str(path)}),)
-            )
+            unread = _line(Status.SKIP, "package-unread", {"path": str(path)})
+            return PackageView(path=path, need=None, findings=(unread,))
         with Package(path, library=library) as package:
-            facts = _facts(package, path)
-            slug = "package-mtp" if package.has_mtp else "package"
-            return PackageView(
-                path=path,
-                need=_need(package, options, system),
-                findings=(_line(Status.OK, slug, facts),),
-            )
+            line = _line(Status.OK, "package-mtp" if package.has_mtp else "package", _facts(package, path))
+            need = _need(package, options, system)
+            verified = _verification(package, path, environ, options)
+            return PackageView(path=path, need=need, findings=(line, *verified))
     except MindnanoError as error:
-        facts = {"error": error.slug, "message": error.message, "hint": error.hint}
-        line = _line(Status.FAIL, "package-unusable", facts, exit_code=error.exit_code)
-        return PackageView(path=path, need=None, findings=(line,))
+        return PackageView(path=path, need=None, findings=(_failure(error),))
+    except OSError as error:  # taken away while it was looked at
+        gone = PackageError("package-unreadable", f"{path}: {error.strerror}", hint="check the path and the disk")
+        return PackageView(path=path, need=None, findings=(_failure(gone),))
 
 
 def _facts(package: Package, path: Path) -> dict[str, object]:
+    size = path.stat().st_size
     return {
         "name": model_name(metadata_of(package), path),
-        "size": format_bytes(path.stat().st_size),
+        "size": format_bytes(size),
+        "size_bytes": size,
         "layers": package.config.layer_count,
         "experts": package.config.expert_count,
         "context": show_tokens(package.config.max_context),
@@ -69,15 +73,51 @@ def _facts(package: Package, path: Path) -> dict[str, object]:
 
 
 def _need(package: Package, options: Options, system: SystemView) -> Need:
-    wanted = session_options(options, package.config)
-    plan = package.plan(engine_options(options), wanted)
-    table = build_table(package, "", engine_options(options), kv_type(options), read_memory(system))
+    plan = process_plan(package, options, system)
     return Need(
-        context=wanted.context,
-        bytes=needed_bytes(plan),
-        largest=table.largest,
-        weights=tuple((term.name, term.bytes) for term in plan.terms if term.name.startswith("weights")),
+        context=session_options(options, package.config).context,
+        bytes=plan.full,
+        largest=context_table(package, "", options, system).largest,
+        weights=tuple((term.name, term.bytes) for term in plan.terms if term.name in _WEIGHTS),
     )
+
+
+def _verification(package: Package, path: Path, environ: Mapping[str, str], options: Options) -> tuple[Finding, ...]:
+    """Whether the bytes are known to be the published ones. A wrong digest fails as it does at the start."""
+    try:
+        if options.check_deep:
+            return _hashed(package, path, environ, Catalogue(options.language))
+        state = verification_state(path, environ)
+        if state is VerificationState.CHANGED:
+            require_verified(path, environ, label="")  # raises, with both digests; the stamp saves hashing
+    except MindnanoError as error:
+        return (_failure(error),)
+    if state is VerificationState.VERIFIED:
+        return (_line(Status.OK, "package-verified"),)
+    slug = "package-no-manifest" if state is VerificationState.UNLISTED else "package-unverified"
+    return (_line(Status.SKIP, slug, {"path": str(path.parent)}),)
+
+
+def _hashed(package: Package, path: Path, environ: Mapping[str, str], texts: Catalogue) -> tuple[Finding, ...]:
+    """Compares every section with the package's own digests, and the file with those of its release."""
+    label = texts("verify-progress", name=path.name)
+    with Progress(label, path.stat().st_size) as progress:
+
+        def step(done: int, total: int) -> None:
+            progress.update(min(done, total))
+
+        package.verify(step)
+        progress.update(path.stat().st_size)
+    sections = _line(Status.OK, "package-hashed", {"size": format_bytes(path.stat().st_size)})
+    verified = require_verified(path, environ, label=label)
+    if verified is None:
+        return (sections, _line(Status.SKIP, "package-no-manifest", {"path": str(path.parent)}))
+    return (sections, _line(Status.OK, "package-verified", {"sha256": verified.sha256}))
+
+
+def _failure(error: MindnanoError) -> Finding:
+    facts = {"error": error.slug, "message": error.message, "hint": error.hint}
+    return _line(Status.FAIL, "package-unusable", facts, exit_code=error.exit_code)
 
 
 def _line(
