@@ -147,9 +147,9 @@ def _soc_of_npu(system: SystemView) -> str | None:
             if match is not None:
                 return match[1].upper()
     for node in tree.nodes:
-        if system.devices.stat(node.path) is not None:
-            if probe_node(system.devices, node.path, node.magic).hardware == RK3588_HARDWARE:
-                return "RK3588"
+        exists = system.devices.stat(node.path) is not None
+        if exists and probe_node(system.devices, node.path, node.magic).hardware == RK3588_HARDWARE:
+            return "RK3588"
     return None
 
 

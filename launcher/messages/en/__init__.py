@@ -5,13 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from launcher.messages.en import chat, check, check_resources, config, contexts, download, general, help, verify
+from launcher.messages.en import (
+    chat,
+    check,
+    check_machine,
+    check_resources,
+    config,
+    contexts,
+    download,
+    general,
+    help,
+    verify,
+)
 
 TEXTS: Final[Mapping[str, str]] = {
     **help.TEXTS,
     **general.TEXTS,
     **chat.TEXTS,
     **check.TEXTS,
+    **check_machine.TEXTS,
     **check_resources.TEXTS,
     **contexts.TEXTS,
     **verify.TEXTS,

@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from launcher.messages.zh import chat, check, check_resources, config, contexts, download, general, help, verify
+from launcher.messages.zh import (
+    chat,
+    check,
+    check_machine,
+    check_resources,
+    config,
+    contexts,
+    download,
+    general,
+    help,
+    verify,
+)
 from launcher.messages.zh.errors import ERRORS as ERRORS
 
 TEXTS: Final[Mapping[str, str]] = {
@@ -13,6 +24,7 @@ TEXTS: Final[Mapping[str, str]] = {
     **general.TEXTS,
     **chat.TEXTS,
     **check.TEXTS,
+    **check_machine.TEXTS,
     **check_resources.TEXTS,
     **contexts.TEXTS,
     **verify.TEXTS,
