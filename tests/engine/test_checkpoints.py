@@ -9,7 +9,7 @@ import random
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
+from itertools import pairwise
 
 import pytest
 
@@ -48,7 +48,7 @@ def feed(session: Session, ids: Sequence[int], cuts: Sequence[int] = ()) -> byte
     """Evaluates ids in pieces, then the MTP layer over what its cache lacks; returns the logits of both, as bytes."""
     seen = b""
     edges = [0, *cuts, len(ids)]
-    for start, stop in zip(edges, edges[1:], strict=False):
+    for start, stop in pairwise(edges):
         part = ids[start:stop]
         before = session.position
         hidden = array("f", bytes(4 * WIDTH * len(part)))
@@ -236,7 +236,8 @@ def test_random_walks_end_where_a_straight_one_does(engine: Engine) -> None:
                     more = ids_of(generator.randrange(1, 40), 1000 * walk + step)
                     feed(session, more, cuts=(1,) if len(more) > 1 else ())
                     line += more
-                assert {s: session.checkpoint(s) for s in range(3)} == {s: len(kept[s]) if s in kept else None for s in range(3)}
+                held = {slot: place for slot in range(3) if (place := session.checkpoint(slot)) is not None}
+                assert held == {slot: len(ids) for slot, ids in kept.items()}
             assert session.tokens() == line
             with Session(engine, options) as straight:
                 if line:

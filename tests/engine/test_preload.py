@@ -76,9 +76,7 @@ def test_loading_can_be_stopped(program: Path, package: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", ["cut", "oldcut"])
-def test_a_file_that_was_cut_is_an_error_and_no_signal(
-    program: Path, package: Path, mode: str, tmp_path: Path
-) -> None:
+def test_a_file_that_was_cut_is_an_error_and_no_signal(program: Path, package: Path, mode: str, tmp_path: Path) -> None:
     copy = tmp_path / "cut.l3r"
     shutil.copyfile(package, copy)
     found = load(program, copy, mode)

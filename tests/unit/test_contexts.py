@@ -164,7 +164,7 @@ def test_other_options_are_named_only_where_they_are_enough() -> None:
     eight = EngineOptions(threads=8)
     cases = {
         full(4096, eight, kv_type=KvType.BF16, checkpoints=4): {"--kv-cache"},
-        full(4096, eight, kv_type=KvType.F32): {"--kv-cache", "--prefix-checkpoints 0"},
+        full(4096, EngineOptions(threads=1), kv_type=KvType.F32, checkpoints=4): {"--kv-cache", "--threads 1"},
         full(4096, eight, kv_type=KvType.F32, checkpoints=4) - 1: {
             "--kv-cache",
             "--prefix-checkpoints 0",
