@@ -35,13 +35,15 @@ def e4m3_from_float(x: npt.NDArray[Any]) -> Bytes:
     below = np.maximum(above - 1, 0)
     gap = (E4M3[above] - size) - (size - E4M3[below])
     pattern = np.where((gap < 0) | ((gap == 0) & (above % 2 == 0)), above, below)
-    return (pattern + 128 * np.signbit(x)).astype(np.uint8)
+    patterns: Bytes = (pattern + 128 * np.signbit(x)).astype(np.uint8)
+    return patterns
 
 
 def float_from_e4m3(patterns: Bytes) -> Array:
     """Numbers of patterns; NaN for 127 and 255."""
-    values = np.append(E4M3, np.nan)[patterns & 127]
-    return np.where(patterns & 128, -values, values)
+    magnitudes = np.append(E4M3, np.nan)[patterns & 127]
+    values: Array = np.where(patterns & 128, -magnitudes, magnitudes)
+    return values
 
 
 def row_bytes(kind: KvType, latent: int, rope: int) -> int:
