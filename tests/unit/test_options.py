@@ -60,7 +60,7 @@ def test_everything_arrives() -> None:
         ["--demo", "--context", "0"],
         ["--demo", "--context", "4M"],
         ["--demo", "--context", "-4K"],
-        ["--demo", "--kv-cache", "int8"],
+        ["--demo", "--kv-cache", "int4"],
         ["--demo", "--lang", "fr"],
         ["--demo", "--thin", "off"],
         ["--demo", "--model", "x"],
