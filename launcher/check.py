@@ -6,57 +6,107 @@ Without ``=deep`` nothing is started, nothing is written and no device is opened
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping
 
+from launcher.bug_report import bug_report
+from launcher.checks.board import board_findings, read_board
+from launcher.checks.cpu import cpu_findings
+from launcher.checks.libc import libc_findings
 from launcher.checks.limits import limits_findings
-from launcher.checks.memory import memory_findings
+from launcher.checks.memory import cma_findings, domain_findings, memory_findings
 from launcher.checks.network import network_findings
+from launcher.checks.npu import NpuState, npu_findings, probe_npu
 from launcher.checks.package import PackageView, package_view
 from launcher.checks.runtime import engine_view, rknn_view
+from launcher.checks.selftest import Run, selftest_findings
 from launcher.checks.storage import folders, storage_findings
 from launcher.messages import Catalogue
+from launcher.model_store import model_folder
+from launcher.npu_selftest import SelfTest, run_selftest
+from launcher.option_table import MlaBackend
 from launcher.options import Options
-from launcher.report import Group, Report
+from launcher.redact import Scrubber
+from launcher.report import Finding, Group, Report, fail, ok
 from launcher.system import SystemView
 
+BACKEND = "cpu"
 
-def run_check(options: Options, environ: Mapping[str, str], texts: Catalogue) -> int:
-    """Prints the report as it was asked for and returns its exit code."""
-    report = examine(options, environ, SystemView())
-    print(json.dumps(report.document(), indent=2) if options.json else report.text(texts))
+
+def run_check(options: Options, environ: Mapping[str, str], texts: Catalogue, system: SystemView | None = None) -> int:
+    """Prints the report as it was asked for and returns its exit code. By default it is about this machine."""
+    machine = SystemView() if system is None else system
+    report = examine(options, environ, machine)
+    if options.json:
+        print(json.dumps(report.document(), indent=2))
+    elif options.report:
+        print(bug_report(report, machine, Scrubber.of(environ, machine)))
+    else:
+        print(report.text(texts))
     return report.exit_code
 
 
-def examine(options: Options, environ: Mapping[str, str], system: SystemView) -> Report:
-    """Looks at the machine and, where one is named, at the package."""
+def _run_selftest(library: str, environ: Mapping[str, str], oom_kills: Callable[[], int]) -> SelfTest:
+    return run_selftest(library, environ, oom_kills=oom_kills)
+
+
+def examine(
+    options: Options, environ: Mapping[str, str], system: SystemView, *, selftest: Run = _run_selftest
+) -> Report:
+    """Looks at the machine and at the package.
+
+    Args:
+        options: `check_deep` allows the self test and the hashing of the package.
+        environ: the environment.
+        system: the machine.
+        selftest: runs the NPU's self test.
+    """
+    required = options.mla_backend is MlaBackend.NPU
     engine = engine_view()
     rknn = rknn_view(system, environ)
     package = package_view(options, environ, system, engine.library)
     need = package.need
+    board = read_board(system, options.assume_board)
+    npu = probe_npu(system, board)
+    kernels = None if engine.library is None else engine.library.simd_available
     found = [
+        *board_findings(system, board),
+        *cpu_findings(system, kernels),
+        *npu_findings(system, board, npu, required),
+        *_backend(npu, required=required),
         engine.finding,
         *rknn.findings,
+        *libc_findings(system, npu.usable, required),
         *memory_findings(system, need),
         *limits_findings(system, None if need is None else need.bytes),
         *storage_findings(
-            system, folders(environ, _model_folder(options, package), has_package=package.path is not None)
+            system, folders(environ, _model_folder(options, environ, package), has_package=package.path is not None)
         ),
         *package.findings,
         *network_findings(system, options.host, options.port),
     ]
+    if npu.usable:
+        found += [*cma_findings(system, has_iommu=npu.iommu), *domain_findings(need, npu.driver_version)]
+    if options.check_deep:
+        scrub = Scrubber.of(environ, system)
+        found += selftest_findings(system, environ, rknn.library, scrub, selftest, usable=npu.usable)
     order = list(Group)
-    found.sort(key=lambda finding: order.index(finding.group))
     return Report(
-        findings=tuple(found),
-        backend="cpu",
+        findings=tuple(sorted(found, key=lambda finding: order.index(finding.group))),
+        backend=BACKEND,
         largest_context=None if need is None else need.largest,
         strict=options.strict,
     )
 
 
-def _model_folder(options: Options, package: PackageView) -> str:
+def _backend(npu: NpuState, *, required: bool) -> tuple[Finding, ...]:
+    """What will compute, where that could surprise."""
+    if required:
+        return (fail(Group.NPU, "backend-npu"),)
+    return (ok(Group.NPU, "backend-cpu"),) if npu.usable else ()
+
+
+def _model_folder(options: Options, environ: Mapping[str, str], package: PackageView) -> str:
     """Where the package is, or would be put."""
     if package.path is not None:
         return str(package.path.parent)
-    return str((options.model_dir or Path()).absolute())
+    return str(model_folder(options, environ).absolute())
