@@ -45,7 +45,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--until", choices=pipeline.NAMES, metavar="STAGE", help="last stage to run (default: all)")
     parser.add_argument("--explain", action="store_true", help="print the plan and what is cached; build nothing")
     parser.add_argument(
-        "--jobs", type=_positive, default=os.cpu_count() or 1, metavar="N", help="processes side by side (default: CPUs)"
+        "--jobs",
+        type=_positive,
+        default=os.cpu_count() or 1,
+        metavar="N",
+        help="processes side by side (default: CPUs)",
     )
     return parser
 

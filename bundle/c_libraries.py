@@ -14,8 +14,10 @@ from bundle.sources import Source
 from bundle.stages import Stage
 from bundle.workspace import NEUTRAL, Workspace
 
-_MODULES = (__name__, "bundle.zig", "bundle.workspace")
-_CFLAGS = "-O2 -fPIC"
+_MODULES = (__name__, "bundle.zig")
+# Hidden, so that no library that is loaded at run time can mistake these functions for its own; in sections, so that
+# what nobody calls is not linked.
+_CFLAGS = "-O2 -fPIC -fvisibility=hidden -ffunction-sections -fdata-sections"
 
 # Protocols and formats that nothing here speaks, and everything that would read a file or load a library by itself.
 _OPENSSL_OPTIONS = (
@@ -123,7 +125,7 @@ def openssl(target: str, sources: Mapping[str, Source]) -> Stage:
             # The system's own certificates, where the default paths are used at all.
             "--openssldir=/etc/ssl",
             "--libdir=lib",
-            _CFLAGS,
+            *_CFLAGS.split(),
         ]
         workspace.command(words, folder=folder, environment=_TOOLS, what="configure")
         workspace.command(["make", f"-j{workspace.jobs}", "build_generated"], folder=folder)

@@ -14,7 +14,6 @@ from bundle.sources import fetch
 from bundle.stages import Stage, Step, plan
 from bundle.store import Store
 from bundle.workspace import Workspace, log_tail
-from launcher.errors import MindnanoError
 from launcher.progress import format_bytes, format_seconds
 
 Say = Callable[[str], None]
@@ -124,7 +123,7 @@ class Runner:
             size = self._check(step, workspace)
             seconds = time.monotonic() - begin
             folder = self.store.keep(step, workspace.out, {"seconds": round(seconds, 1), "bytes": size})
-        except MindnanoError as error:
+        except BundleError as error:
             raise BundleError(error.slug, _with_log(error.message, log), hint=error.hint) from error
         finally:
             shutil.rmtree(partial, ignore_errors=True)

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 _NAME = re.compile(r"[a-z][a-z0-9-]*")
 
+# Where the programs of the system are, after those of the stage.
+SYSTEM_PATH = ("/usr/local/bin", "/usr/bin", "/bin")
+
 # What every command of every stage sees beside its PATH and folders; nothing is taken over from the caller.
 ENVIRONMENT: Mapping[str, str] = {
     "LANG": "C",
@@ -108,6 +111,7 @@ def plan(goals: Iterable[Stage]) -> tuple[Step, ...]:
 
 def _step(stage: Stage, needs: tuple[Step, ...]) -> Step:
     parts = {f"environment {name}": value for name, value in ENVIRONMENT.items()}
+    parts["environment PATH"] = ":".join(SYSTEM_PATH)
     parts |= {f"input {name}": value for name, value in stage.inputs.items()}
     parts |= {f"module {name}": program_digest(_module_path(name)) for name in stage.modules}
     parts |= {f"source {source.name}": source.digest for source in stage.sources}

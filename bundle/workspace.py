@@ -15,7 +15,7 @@ from typing import BinaryIO
 
 from bundle.errors import BundleError
 from bundle.sources import Source, unpack
-from bundle.stages import ENVIRONMENT, Stage
+from bundle.stages import ENVIRONMENT, SYSTEM_PATH, Stage
 from launcher.progress import format_seconds
 
 Say = Callable[[str], None]
@@ -24,7 +24,6 @@ LOG_LINES = 25
 # Where files seem to come from, whatever machine built them.
 NEUTRAL = "/mindnano"
 
-_PATH = ("/usr/local/bin", "/usr/bin", "/bin")
 _TALK_EVERY_S = 15.0
 _PR_SET_PDEATHSIG = 1
 
@@ -90,11 +89,11 @@ class Workspace:
         Raises:
             BundleError: it is not installed.
         """
-        found = shutil.which(name, path=os.pathsep.join(_PATH))
+        found = shutil.which(name, path=os.pathsep.join(SYSTEM_PATH))
         if found is None:
             raise BundleError(
                 "tool-missing",
-                f"{self.stage.label} needs the program {name}, which is not in {':'.join(_PATH)}",
+                f"{self.stage.label} needs the program {name}, which is not in {':'.join(SYSTEM_PATH)}",
                 hint=f"Install {name} with the system's package manager.",
             )
         return Path(found)
@@ -103,7 +102,7 @@ class Workspace:
         """The environment of a command: constants, this workspace's folders, and what the caller adds."""
         folders = {
             "HOME": str(self.work),
-            "PATH": os.pathsep.join([str(self.work / "bin"), *_PATH]),
+            "PATH": os.pathsep.join([str(self.work / "bin"), *SYSTEM_PATH]),
             "TMPDIR": str(self.work / "tmp"),
         }
         return {**ENVIRONMENT, **folders, **(more or {})}

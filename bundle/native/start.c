@@ -20,7 +20,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "base/bytes.h"
 #include "base/sha256.h"
 #include "start.h"
 
@@ -87,12 +86,46 @@ static bool hash_file(int fd, uint64_t length, uint8_t digest[32]) {
     return true;
 }
 
+/* Reads lower-case hexadecimal digits, two per byte; false where there are others. */
+static bool read_hex(const uint8_t *text, uint8_t *out, size_t bytes) {
+    static const char digits[] = "0123456789abcdef";
+    for (size_t i = 0; i < 2 * bytes; i++) {
+        const char *found = text[i] != 0 ? strchr(digits, text[i]) : NULL;
+        if (found == NULL) {
+            return false;
+        }
+        out[i / 2] = (uint8_t)(out[i / 2] << 4 | (found - digits));
+    }
+    return true;
+}
+
+/* A number of 16 digits and what ends it. */
+static bool read_number(const uint8_t *text, uint64_t *out) {
+    uint8_t bytes[8] = {0};
+    if (!read_hex(text, bytes, sizeof bytes) || text[16] != ' ') {
+        return false;
+    }
+    *out = 0;
+    for (size_t i = 0; i < sizeof bytes; i++) {
+        *out = *out << 8 | bytes[i];
+    }
+    return true;
+}
+
+/* Length of the file according to the seal; false where the seal is none. */
+static bool read_seal(const uint8_t seal[L3_SEAL_BYTES], uint64_t *file_bytes) {
+    return memcmp(seal, L3_SEAL_MAGIC, 8) == 0 && read_number(seal + 8, file_bytes) &&
+           read_number(seal + 25, &facts.elf_bytes) && read_number(seal + 42, &facts.directory_offset) &&
+           read_hex(seal + L3_SEAL_HASHED, facts.sha256, sizeof facts.sha256) && seal[L3_SEAL_BYTES - 1] == '\n';
+}
+
 static void check_file(int fd) {
     static const char unreadable[] =
         "error (program-unreadable): this program's own file cannot be read to its end; check the disk, or copy or "
         "download the file again\n";
     uint8_t seal[L3_SEAL_BYTES];
     uint8_t digest[32];
+    uint64_t sealed_bytes;
     long size = syscall(SYS_lseek, fd, 0L, SEEK_END);
     if (size < 0) {
         refuse(EXIT_DAMAGED, unreadable);
@@ -101,14 +134,12 @@ static void check_file(int fd) {
     if (facts.file_bytes >= sizeof seal && !read_exactly(fd, facts.file_bytes - sizeof seal, seal, sizeof seal)) {
         refuse(EXIT_DAMAGED, unreadable);
     }
-    if (facts.file_bytes < sizeof seal || memcmp(seal, L3_SEAL_MAGIC, 8) != 0) {
+    if (facts.file_bytes < sizeof seal || !read_seal(seal, &sealed_bytes)) {
         refuse(EXIT_DAMAGED,
                "error (program-damaged): this program's file does not end with its seal, so it was cut short, extended, "
                "stripped or started through another program; start it directly, or copy or download it again\n");
     }
-    facts.elf_bytes = l3_load_u64(seal + 16);
-    facts.directory_offset = l3_load_u64(seal + 24);
-    if (l3_load_u64(seal + 8) != facts.file_bytes || facts.elf_bytes > facts.directory_offset ||
+    if (sealed_bytes != facts.file_bytes || facts.elf_bytes > facts.directory_offset ||
         facts.directory_offset > facts.file_bytes - sizeof seal) {
         refuse(EXIT_DAMAGED, "error (program-damaged): this program's file has another length than its seal says; copy or "
                              "download it again\n");
@@ -116,11 +147,10 @@ static void check_file(int fd) {
     if (!hash_file(fd, facts.file_bytes - (L3_SEAL_BYTES - L3_SEAL_HASHED), digest)) {
         refuse(EXIT_DAMAGED, unreadable);
     }
-    if (memcmp(digest, seal + L3_SEAL_HASHED, sizeof digest) != 0) {
+    if (memcmp(digest, facts.sha256, sizeof digest) != 0) {
         refuse(EXIT_DAMAGED, "error (program-damaged): this program's file was changed: its SHA-256 is not the one in its "
                              "seal; copy or download it again\n");
     }
-    memcpy(facts.sha256, digest, sizeof digest);
 }
 
 __attribute__((constructor(BEFORE_EVERYTHING))) static void check_itself(void) {

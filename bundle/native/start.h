@@ -4,17 +4,18 @@
 
 #include <stdint.h>
 
-/* The last bytes of a finished file, little-endian. bundle/payload.py writes them and launcher/payload.py reads them too.
+/* The last bytes of a finished file, one line of text with lower-case hexadecimal numbers. bundle/payload.py writes it,
+ * and launcher/payload_file.py reads it too.
  *
- *    0  magic
- *    8  length of the whole file
- *   16  length of the ELF part, which the payload follows
- *   24  where the payload's directory (of the zip format) starts
- *   32  SHA-256 of everything before this place
+ *     0  "MNSEAL1 "
+ *     8  length of the whole file, 16 digits and a space
+ *    25  length of the ELF part, which the payload follows, 16 digits and a space
+ *    42  where the payload's directory (of the zip format) starts, 16 digits and a space
+ *    59  SHA-256 of everything before this place, 64 digits and a line feed
  */
-#define L3_SEAL_BYTES 64u
-#define L3_SEAL_HASHED 32u /* of the seal, the part that the digest covers */
-#define L3_SEAL_MAGIC "MNSEAL1\n"
+#define L3_SEAL_BYTES 124u
+#define L3_SEAL_HASHED 59u /* of the seal, the part that the digest covers */
+#define L3_SEAL_MAGIC "MNSEAL1 "
 
 typedef struct l3_start {
     uint64_t file_bytes;

@@ -1,0 +1,44 @@
+"""All stages of the portable file and how they hang together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bundle import c_libraries, cpython, python_runtime, zig
+from bundle.sources import load_sources
+from bundle.stages import Stage
+
+NAMES = ("zlib", "libffi", "openssl", "cpython", "python_runtime")
+
+
+def stages(target: str) -> dict[str, Stage]:
+    """The stages of a target by the names that the command line gives them, in the order in which they run."""
+    sources = load_sources()
+    host = zig.host_target()
+
+    def python(where: str, build_python: Stage | None) -> dict[str, Stage]:
+        made = {
+            "zlib": c_libraries.zlib(where, sources),
+            "libffi": c_libraries.libffi(where, sources),
+            "openssl": c_libraries.openssl(where, sources),
+        }
+        made["cpython"] = cpython.stage(
+            where,
+            sources["cpython"],
+            zlib=made["zlib"],
+            libffi=made["libffi"],
+            openssl=made["openssl"],
+            build_python=build_python,
+        )
+        made["python_runtime"] = python_runtime.stage(
+            where, cpython=made["cpython"], libraries=(made["zlib"], made["libffi"], made["openssl"])
+        )
+        return made
+
+    made = python(host, None)
+    return made if target == host else python(target, made["cpython"])
+
+
+def foreign_paths() -> tuple[str, ...]:
+    """Paths of this machine that no result may hold."""
+    return (str(zig.zig_program().parent), str(Path(__file__).resolve().parents[1]))
