@@ -168,6 +168,19 @@ def build_executable(
     return _link(build, words, objects, [*link, *extra_flags, "-lm", "-lpthread"], folder / name, say)
 
 
+def build_objects(
+    sources: Sequence[Path], target: str = "native", *, extra_flags: Sequence[str] = (), report: Report | None = None
+) -> list[Path]:
+    """Compiles further C files of a program that holds the engine, by the engine's own rules; the objects, in order.
+
+    Raises BuildError with the compiler's words where one does not compile.
+    """
+    build = plan_build(target)
+    headers = _headers_digest([path.resolve().parent for path in sources])
+    units = [_c_unit(build, path.resolve(), headers, extra_flags) for path in sources]
+    return _compile(build, units, report or _print_progress)
+
+
 def _engine_objects(build: Build, report: Report) -> tuple[list[Path], list[str]]:
     host = build.target.name == resolve_target("native").name and not build.static
     unicode_library = icu.prepare(report, host=host)

@@ -13,6 +13,7 @@ from ctypes import POINTER, c_char, c_char_p, c_double, c_float, c_int, c_int32,
 from pathlib import Path
 from typing import Any
 
+from launcher import built_in
 from launcher.errors import EngineError
 
 ABI_VERSION = 2
@@ -220,9 +221,14 @@ def native_target() -> str:
 
 
 def library_path(explicit: Path | None = None, environ: Mapping[str, str] = os.environ) -> Path:
-    """Where the engine is: the argument, else MINDNANO_ENGINE, else the build folder beside the launcher."""
+    """Where the engine is: the argument, else this program itself, else MINDNANO_ENGINE, else the build folder.
+
+    The portable program holds the engine and loads no other, whatever the environment says.
+    """
     if explicit is not None:
         return explicit
+    if built_in.start() is not None:
+        return Path(built_in.PROGRAM)
     named = environ.get(LIBRARY_VARIABLE, "")
     if named:
         return Path(named)
@@ -235,14 +241,15 @@ def load(path: Path) -> ctypes.CDLL:
     Raises:
         EngineError: the file is missing, is no library for this machine, lacks a symbol or has another version.
     """
-    if not path.is_file():
+    inside = path == Path(built_in.PROGRAM)
+    if not inside and not path.is_file():
         raise EngineError(
             "engine-missing",
             f"the engine library is not at {path}",
             hint=f"build it with `python -m engine.build`, or point {LIBRARY_VARIABLE} at a built {LIBRARY_NAME}",
         )
     try:
-        library = ctypes.CDLL(str(path))
+        library = ctypes.CDLL(None if inside else str(path))
     except OSError as error:
         raise EngineError(
             "engine-load",

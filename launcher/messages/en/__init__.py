@@ -15,6 +15,7 @@ from launcher.messages.en import (
     download,
     general,
     help,
+    payload,
     verify,
 )
 
@@ -26,6 +27,7 @@ TEXTS: Final[Mapping[str, str]] = {
     **check_machine.TEXTS,
     **check_resources.TEXTS,
     **contexts.TEXTS,
+    **payload.TEXTS,
     **verify.TEXTS,
     **download.TEXTS,
     **config.TEXTS,

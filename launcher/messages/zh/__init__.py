@@ -15,6 +15,7 @@ from launcher.messages.zh import (
     download,
     general,
     help,
+    payload,
     verify,
 )
 from launcher.messages.zh.errors import ERRORS as ERRORS
@@ -27,6 +28,7 @@ TEXTS: Final[Mapping[str, str]] = {
     **check_machine.TEXTS,
     **check_resources.TEXTS,
     **contexts.TEXTS,
+    **payload.TEXTS,
     **verify.TEXTS,
     **download.TEXTS,
     **config.TEXTS,

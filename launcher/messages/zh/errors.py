@@ -104,4 +104,14 @@ ERRORS: Final[Mapping[str, tuple[str, str]]] = {
     "release-incomplete": ("发布不完整", "换一个来源"),
     "model-missing": ("还没有模型", "--download [来源] 下载，--model 文件 指定，--demo 运行内置模型"),
     "model-ambiguous": ("有多个模型", "用 --model 指定一个"),
+    "payload-none": ("从源码运行的程序不带文件", "使用便携程序 mindnano-infer"),
+    "payload-damaged": ("程序自带的文件包已损坏", "重新复制或下载程序"),
+    "payload-member": ("内部错误", ""),
+    "self-damaged": ("程序文件已损坏", "重新复制或下载程序"),
+    "unpack-folder": ("不能解到这个文件夹", "给出一个新文件夹；不会覆盖任何文件"),
+    "unpack-unwritable": ("无法写出文件", "换一个可写且有空间的文件夹"),
+    "library-unplaced": (
+        "没有可以加载这个库的地方",
+        "允许 memfd_create，或让 XDG_CACHE_HOME 指向未以 noexec 挂载的文件夹",
+    ),
 }

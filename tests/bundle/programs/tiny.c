@@ -1,0 +1,21 @@
+/* A program that shows its environment and what it found out about itself before main. */
+#include <stdio.h>
+#include <string.h>
+
+#include "start.h"
+
+extern char **environ;
+
+int main(void) {
+    const l3_start *s = l3_start_facts();
+    for (char **entry = environ; *entry != NULL; entry++) {
+        printf("environment %s\n", *entry);
+    }
+    printf("start %llu %llu %llu %llu ", (unsigned long long)s->file_bytes, (unsigned long long)s->elf_bytes,
+           (unsigned long long)s->directory_offset, (unsigned long long)s->nanoseconds);
+    for (size_t i = 0; i < sizeof s->sha256; i++) {
+        printf("%02x", s->sha256[i]);
+    }
+    printf("\n");
+    return 0;
+}
