@@ -1,6 +1,7 @@
 """HTTP for downloads: redirects that we decide about, a token that stays at home, answers that end in time.
 
-`requests` speaks the protocol. It follows no redirect, reads no netrc, keeps no cookie and undoes no encoding here.
+`requests` speaks the protocol. It follows no redirect, reads no netrc, keeps no cookie and undoes no encoding here:
+its sessions, which would, are not used.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from http.cookiejar import DefaultCookiePolicy
 from types import TracebackType
 from typing import Any, Final, Self
 from urllib.parse import urlsplit
@@ -167,20 +167,12 @@ class Transport:
         hub: HubSource | None = None,
         plain_http: bool = False,
     ) -> None:
-        """Raises:
-        UsageError: the certificates that the environment names cannot be read.
-        """
         self._environ = environ
         self.surroundings = surroundings
         self._hub = hub
         self._policy = RedirectPolicy(environ, surroundings.addresses, hub=hub, plain_http=plain_http)
         self._reached = False
-        self._session = requests.Session()
-        self._session.trust_env = False
-        self._session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))
-        adapter = _Adapter(_tls_context(environ))
-        self._session.mount("https://", adapter)
-        self._session.mount("http://", adapter)
+        self._adapters: dict[str, HTTPAdapter] = {}
 
     def open(self, url: str, headers: Mapping[str, str] | None = None) -> Reply:
         """The answer to a GET request: status 200, 206 or 416, without a content encoding.
@@ -188,6 +180,7 @@ class Transport:
         Raises:
             TryAgain: a failure that may pass.
             NetworkError: one that will not.
+            UsageError: the certificates that the environment names cannot be read.
         """
         current = url
         visited = [url]
@@ -219,7 +212,8 @@ class Transport:
 
     def close(self) -> None:
         """Ends all connections."""
-        self._session.close()
+        for adapter in self._adapters.values():
+            adapter.close()
 
     def __enter__(self) -> Self:
         return self
@@ -253,11 +247,10 @@ class Transport:
         proxy = proxy_for(url, self._environ)
         host = urlsplit(url).hostname or ""
         try:
-            response = self._session.get(
-                url,
-                headers=sent,
+            # The adapter alone: a session would look into redirects and cookies by itself.
+            response = self._adapter(urlsplit(url).scheme).send(
+                requests.Request("GET", url, headers=sent).prepare(),
                 stream=True,
-                allow_redirects=False,
                 timeout=(self.surroundings.connect_seconds, self.surroundings.read_seconds),
                 proxies={} if proxy is None else {urlsplit(url).scheme: proxy},
             )
@@ -270,6 +263,12 @@ class Transport:
             raise failure from error
         self._reached = True
         return response
+
+    def _adapter(self, scheme: str) -> HTTPAdapter:
+        if scheme not in self._adapters:
+            protected = scheme == "https"
+            self._adapters[scheme] = _TlsAdapter(_tls_context(self._environ)) if protected else HTTPAdapter()
+        return self._adapters[scheme]
 
     def _accepted(self, response: requests.Response, url: str) -> Reply:
         if response.status_code not in {200, 206, 416}:
@@ -287,7 +286,7 @@ class Transport:
         return Reply(response, url, self.surroundings)
 
 
-class _Adapter(HTTPAdapter):
+class _TlsAdapter(HTTPAdapter):
     """Trusts what a context trusts, through a proxy too; `requests` alone knows only files."""
 
     def __init__(self, context: ssl.SSLContext) -> None:
