@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import random
 import shutil
@@ -135,11 +136,35 @@ def test_key_of_small_order_signs_nothing(key: bytes) -> None:
             assert not ed25519.verify(key, b"%d" % number, point + bytes(32))
 
 
-def test_small_order_key_would_pass_without_the_check() -> None:
-    """Shows that the attack above is real: the other implementation accepts it."""
-    identity = small(1)
-    assert oracle(identity, b"any message", identity + bytes(32))
-    assert not ed25519.verify(identity, b"any message", identity + bytes(32))
+BASE = bytes.fromhex("58" + "66" * 31)
+
+
+@pytest.mark.parametrize("point", [(small(1), bytes(32)), (BASE, small(1))], ids=["small R", "usual R"])
+def test_key_of_small_order_is_an_attack_that_works_elsewhere(point: tuple[bytes, bytes]) -> None:
+    """The other implementation takes these for signatures of any message by the key that is the identity."""
+    commitment, scalar = point
+    assert oracle(small(1), b"any message", commitment + scalar)
+    assert not ed25519.verify(small(1), b"any message", commitment + scalar)
+
+
+def test_commitment_of_small_order_is_refused_though_the_equation_holds() -> None:
+    secret = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
+    key, commitment = secret.public_key().public_bytes_raw(), small(1)
+    exponent = int.from_bytes(hashlib.sha512(bytes(range(32))).digest()[:32], "little")
+    exponent = exponent & ((1 << 254) - 8) | 1 << 254
+    challenge = int.from_bytes(hashlib.sha512(commitment + key + b"m").digest(), "little") % ORDER
+    signature = commitment + small(challenge * exponent % ORDER)
+    assert oracle(key, b"m", signature)
+    assert not ed25519.verify(key, b"m", signature)
+
+
+def test_points_have_one_encoding() -> None:
+    for y in range(19):
+        if ed25519._decode(small(y)) is not None:
+            assert ed25519._decode(small(y + P)) is None
+    for y in (1, P - 1):  # here x is 0, which has no sign
+        assert ed25519._decode(small(y)) is not None
+        assert ed25519._decode(small(y | 1 << 255)) is None
 
 
 @pytest.mark.parametrize("value", [P, P + 1, P + 3, P + 9, 2**255 - 1])
@@ -257,6 +282,25 @@ def test_comment_of_another_signature_is_refused() -> None:
     first, second = SIGNER.sign(DATA, b"1.0.0").split(b"\n"), SIGNER.sign(DATA + b"x", b"2.0.0").split(b"\n")
     with pytest.raises(TrustError, match="trusted comment"):
         check(b"\n".join(first[:2] + second[2:]))
+
+
+@pytest.mark.parametrize("line", [1, 3])
+def test_second_spelling_of_the_base64_is_refused(line: int) -> None:
+    lines = SIGNER.sign(DATA).split(b"\n")
+    text = lines[line].rstrip(b"=")
+    padding = lines[line][len(text) :]
+    spellings = [
+        text[:-1] + bytes([last]) + padding for last in b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz01"
+    ]
+    same = [
+        other
+        for other in spellings
+        if other != lines[line] and base64.b64decode(other) == base64.b64decode(lines[line])
+    ]
+    assert same
+    for other in same:
+        with pytest.raises(TrustError):
+            check(b"\n".join((*lines[:line], other, *lines[line + 1 :])))
 
 
 @pytest.mark.parametrize("extra", [b"\n", b"more\n", b"\n\n\n"])
