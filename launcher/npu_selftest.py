@@ -308,7 +308,7 @@ class _Watch:
 
     def _take_core(self, event: Mapping[str, object]) -> bool:
         mask, layout, wrong, of, zeros = (event.get(name) for name in ("mask", "layout", "wrong", "of", "zeros"))
-        if mask not in _CORES or layout not in _LAYOUTS or not isinstance(zeros, bool):
+        if not isinstance(mask, int) or mask not in _CORES or layout not in _LAYOUTS or not isinstance(zeros, bool):
             return False
         if not isinstance(wrong, int) or not isinstance(of, int) or not 0 <= wrong <= of:
             return False
@@ -318,7 +318,7 @@ class _Watch:
         return len(self._cores) <= _PRODUCTS
 
 
-_CORES: Final[Mapping[object, int]] = {1: 0, 2: 1, 4: 2}
+_CORES: Final[Mapping[int, int]] = {1: 0, 2: 1, 4: 2}
 _LAYOUTS: Final = ("native", "normal")
 _PRODUCTS: Final = len(_CORES) * len(_LAYOUTS)
 _FAILURES: Final = {

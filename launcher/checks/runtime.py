@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from launcher.engine_library import Library
-from launcher.errors import EngineError
+from launcher.errors import EngineError, MindnanoError
 from launcher.hashing import implementation
 from launcher.payload import RUNTIME_VARIABLE, rknn_runtime
 from launcher.report import Finding, Group, Status
 from launcher.rknn_library import Judgement, RknnLibrary, judge, read_library, system_copies
 from launcher.system import SystemView
 
-_PATH = frozenset({"path"})
+_PATH = frozenset({"path", "message"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,11 @@ def engine_view() -> EngineView:
 
 def rknn_view(system: SystemView, environ: Mapping[str, str]) -> RknnView:
     """Looks at the runtime that this program carries, and names the copies that the system has."""
-    path = rknn_runtime(environ)
+    try:
+        path = rknn_runtime(environ)
+    except MindnanoError as error:
+        facts = {"error": error.slug, "message": error.message, "hint": error.hint}
+        return RknnView(library=None, findings=(_line(Status.FAIL, "runtime-rknn-unpacked", facts),))
     if path is None:
         named = environ.get(RUNTIME_VARIABLE, "")
         slug = "runtime-rknn-relative" if named else "runtime-rknn-none"

@@ -24,6 +24,8 @@ TEXTS: Final[Mapping[str, str]] = {
     "check-runtime-rknn-unknown": "librknnrt {version} ({build}) is not a version that this program knows; "
     "sha256 {sha256}, {path}",
     "check-runtime-rknn-unknown-next": "mindnano-infer --check=deep tests it on this board; 2.3.2 is known to work",
+    "check-runtime-rknn-unpacked": "the Rockchip runtime that this program carries cannot be used: {message}",
+    "check-runtime-rknn-unpacked-next": "{hint}",
     "check-runtime-rknn-none": "this build carries no Rockchip runtime, and the CPU needs none",
     "check-runtime-rknn-relative": "{variable} is {path}, which is no absolute path; it is not used",
     "check-runtime-rknn-relative-next": "give the whole path of librknnrt.so in {variable}",

@@ -22,6 +22,8 @@ TEXTS: Final[Mapping[str, str]] = {
     "check-runtime-rknn-broken-next": "使用 librknnrt 2.3.2",
     "check-runtime-rknn-unknown": "本程序不了解 librknnrt {version}（{build}）；sha256 {sha256}，{path}",
     "check-runtime-rknn-unknown-next": "用 mindnano-infer --check=deep 在这块板上测试；已知 2.3.2 可用",
+    "check-runtime-rknn-unpacked": "本程序自带的 Rockchip 运行库无法使用：{message}",
+    "check-runtime-rknn-unpacked-next": "{hint}",
     "check-runtime-rknn-none": "这个版本不带 Rockchip 运行库，用 CPU 计算不需要它",
     "check-runtime-rknn-relative": "{variable} 是 {path}，不是绝对路径，因此不用",
     "check-runtime-rknn-relative-next": "在 {variable} 中给出 librknnrt.so 的完整路径",
