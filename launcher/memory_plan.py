@@ -15,7 +15,7 @@ from launcher.system import SystemView
 RUNTIME_TERM: Final = "runtime"
 PROMPT_TERM: Final = "prompt_text"
 # Measured on x86-64 with CPython 3.11, see docs/memory.md.
-_PROGRAM: Final = 35 << 20  # resident after everything is imported; only where this process cannot be measured
+_PROGRAM: Final = 25 << 20  # resident once the launcher is imported; only where this process cannot be measured
 _LINE_EDITOR: Final = 10 << 20  # what a chat on a terminal imports and `--list-contexts` does not
 _WORKING: Final = 1 << 20  # stacks of threads, arenas, file buffers
 _SAMPLER_BYTES: Final = 16  # for each id of the tokenizer

@@ -170,7 +170,7 @@ def _write_tensor(
     digest = hashlib.sha256()
     for block in _blocks(part, generator):
         digest.update(block)
-        file.write(block)
+        file.write(block.data)
         advance(len(block))
     digests.append(digest.digest())
 
