@@ -146,7 +146,8 @@ def npu_findings(system: SystemView, board: Board, state: NpuState, required: bo
     facts = _facts(system, board, state, required)
     found = []
     if state.reason:
-        found.append(Finding(group=Group.NPU, status=Status.FAIL, slug=state.reason, facts=facts, blocking=required))
+        slug = "npu-missing" if state.reason == "npu-none" else state.reason
+        found.append(Finding(group=Group.NPU, status=Status.FAIL, slug=slug, facts=facts, blocking=required))
     elif state.driver_version is not None:
         row = judge_driver(state.driver_version)
         found.append(Finding(group=Group.NPU, status=row.status, slug=row.slug, facts=facts))
