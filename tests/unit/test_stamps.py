@@ -264,7 +264,9 @@ def test_path_that_is_no_unicode_is_kept(tmp_path: Path) -> None:
 WRITER = """
 import sys
 from pathlib import Path
+from launcher import state_file
 from launcher.stamps import Stamp, StampCache
+state_file._LOCK_SECONDS = 60.0  # however busy the machine is
 cache, name = StampCache(Path(sys.argv[1])), sys.argv[2]
 print("ready", flush=True)
 for number in range(int(sys.argv[3])):
