@@ -32,8 +32,6 @@ _MFD_EXEC: Final = 0x10  # Linux 6.3; says that code may run, which vm.memfd_noe
 _SEALS: Final = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 _READ_AND_RUN: Final = 0o500
 
-Data = bytes | memoryview | mmap.mmap
-
 
 class Method(Enum):
     """How a library was placed."""
@@ -74,7 +72,7 @@ class MemoryFile:
         self.close()
 
 
-def place(data: Data, name: str, environ: Mapping[str, str]) -> MemoryFile:
+def place(data: bytes, name: str, environ: Mapping[str, str]) -> MemoryFile:
     """Places a library.
 
     Args:
@@ -116,7 +114,7 @@ def _folders(environ: Mapping[str, str]) -> list[Path]:
     return [Path(name) for name in dict.fromkeys(named) if name.startswith("/")]
 
 
-def _by_memfd(data: Data, name: str, _folder: Path | None) -> int:
+def _by_memfd(data: bytes, name: str, _folder: Path | None) -> int:
     flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
     try:
         descriptor = os.memfd_create(name, flags | _MFD_EXEC)
@@ -134,7 +132,7 @@ def _by_memfd(data: Data, name: str, _folder: Path | None) -> int:
     return descriptor
 
 
-def _by_unnamed_file(data: Data, _name: str, folder: Path | None) -> int:
+def _by_unnamed_file(data: bytes, _name: str, folder: Path | None) -> int:
     assert folder is not None
     # O_EXCL: it can never be given a name.
     flags = os.O_TMPFILE | os.O_RDWR | os.O_EXCL | os.O_CLOEXEC
@@ -143,7 +141,7 @@ def _by_unnamed_file(data: Data, _name: str, folder: Path | None) -> int:
         return _reopened(f"/proc/self/fd/{writable}")
 
 
-def _by_folder(data: Data, name: str, folder: Path | None) -> int:
+def _by_folder(data: bytes, name: str, folder: Path | None) -> int:
     assert folder is not None
     _require_trusted(folder)
     private = Path(tempfile.mkdtemp(prefix="mindnano-", dir=folder))  # mode 0700
@@ -179,11 +177,11 @@ def _reopened(path: str) -> int:
 def _try_mapping(descriptor: int) -> None:
     """Maps the first page as the linker will. Raises OSError where that is forbidden, or where there is no /proc."""
     protection = mmap.PROT_READ | mmap.PROT_EXEC
-    mmap.mmap(descriptor, mmap.PAGESIZE, mmap.MAP_PRIVATE, protection).close()
+    mmap.mmap(descriptor, 1, mmap.MAP_PRIVATE, protection).close()
     os.close(os.open(f"/proc/self/fd/{descriptor}", os.O_RDONLY | os.O_CLOEXEC))
 
 
-def _write(descriptor: int, data: Data) -> None:
+def _write(descriptor: int, data: bytes) -> None:
     with memoryview(data) as view:
         done = 0
         while done < len(view):

@@ -69,8 +69,7 @@ def _rknn_in_memory(places: tuple[tuple[str, str], ...]) -> MemoryFile:
 
     payload = carried()
     assert payload is not None
-    with payload.map(RKNN_RUNTIME) as data:
-        return place(data, "librknnrt.so", dict(places))
+    return place(payload.read(RKNN_RUNTIME), "librknnrt.so", dict(places))
 
 
 def demo_package() -> tuple[str, tuple[int, int]] | None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import mmap
 import os
 import re
 import struct
@@ -169,13 +168,6 @@ class Payload:
         """A member's bytes."""
         member = self.member(name)
         return self.read_at(member.offset, member.size)
-
-    def map(self, name: str) -> mmap.mmap:
-        """A member's bytes, mapped where they lie; not possible for members that are not at a multiple of 64 KiB."""
-        member = self.member(name)
-        if member.offset % ALIGNMENT or not member.size:
-            raise InternalError("payload-member", f"{name} lies at {member.offset} and cannot be mapped")
-        return mmap.mmap(self._descriptor, member.size, mmap.MAP_SHARED, mmap.PROT_READ, offset=member.offset)
 
     @property
     def open_path(self) -> str:

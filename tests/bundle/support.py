@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from bundle.payload import Packed, Source, pack
-from engine.build import build_executable
+from engine.build import build_executable, plan_build
 
 ROOT = Path(__file__).resolve().parents[2]
 NATIVE = ROOT / "bundle" / "native"
@@ -37,3 +37,12 @@ def tiny_elf(folder: Path, target: str = "native", *, static: bool = False) -> P
 def tiny_packed(folder: Path, target: str = "native", *, static: bool = False) -> Packed:
     """The tiny program with MEMBERS, packed."""
     return pack(tiny_elf(folder, target, static=static), folder / "tiny", MEMBERS)
+
+
+def stand_in_library(folder: Path, target: str = "native") -> Path:
+    """A shared library in place of librknnrt.so."""
+    toolchain = plan_build(target).toolchain
+    library = folder / "librknnrt.so"
+    words = ["-shared", "-fPIC", "-Wl,-soname,librknnrt.so", str(PROGRAMS / "library.c"), "-o", str(library)]
+    toolchain.run([*toolchain.ld, *words], "link the stand-in")
+    return library
