@@ -42,7 +42,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bundle", description="Builds the portable file, stage by stage.")
     parser.add_argument("--target", choices=("x86_64", "aarch64"), help="processor of the result (default: this one's)")
-    parser.add_argument("--until", choices=pipeline.NAMES, metavar="STAGE", help="last stage to run (default: all)")
+    parser.add_argument(
+        "--until", choices=pipeline.NAMES, metavar="STAGE", help=f"last stage to run: {', '.join(pipeline.NAMES)}"
+    )
     parser.add_argument("--explain", action="store_true", help="print the plan and what is cached; build nothing")
     parser.add_argument(
         "--jobs",
@@ -55,10 +57,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise ValueError(text)
-    return number
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number above zero")
+    return int(text)
 
 
 def _say(line: str) -> None:

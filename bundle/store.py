@@ -17,7 +17,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,7 +58,8 @@ class Store:
         folder = self.result(step)
         if not folder.is_dir():
             return None
-        os.utime(folder)
+        with suppress(PermissionError):  # a store of somebody else, who keeps count of its use
+            os.utime(folder)
         return folder
 
     @contextmanager
@@ -110,7 +111,7 @@ class Store:
             return "never made here"
         parts = _read_record(entries[0]).get("parts", {})
         names = sorted(name for name in parts.keys() | step.parts.keys() if parts.get(name) != step.parts.get(name))
-        return f"changed: {', '.join(names)}" if names else "was removed"
+        return f"changed: {', '.join(names)}"
 
     def _prune(self, step: Step) -> None:
         for old in self._by_use(step)[KEPT:]:
