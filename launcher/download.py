@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TextIO
@@ -14,13 +14,14 @@ from launcher.engine import Package
 from launcher.errors import Cancelled, MindnanoError, NetworkError, PackageError, TrustError, UsageError
 from launcher.fetch import Expected, Fetch, Reporting
 from launcher.hashing import sha256_file
-from launcher.hub import HubPlace, LocalFolder, Place, Release, Trust, WebFolder, expected_beside, read_release
+from launcher.hub import HubPlace, LocalFolder, Place, Release, Trust, WebFolder, read_release, read_single
 from launcher.messages import Catalogue
 from launcher.model_store import model_folder
 from launcher.options import Options
 from launcher.part_file import PartFile, write_atomically
 from launcher.progress import Progress, format_bytes, format_seconds
 from launcher.publisher import Publisher, read_publisher
+from launcher.release_memory import ReleaseMemory
 from launcher.sources import HubSource, PathSource, Source, UrlSource, hub_source, is_offline, parse_source
 from launcher.system import SystemView
 from launcher.transport import Retries, Surroundings, Transport
@@ -190,6 +191,8 @@ class Download:
         # First what belongs beside it, so that a package is never without.
         self._write_small(release, target.parent)
         part.publish()
+        if release.signed is not None:
+            ReleaseMemory.of(self._environ).remember(*release.signed)
 
     def _look(self) -> Release:
         if self._release is None:
@@ -208,10 +211,12 @@ class Download:
         else:
             self._place = LocalFolder(source.path if source.path.is_dir() else source.path.parent)
         single = _single(source)
-        if single is None:
-            return read_release(self._place, keys)
-        expected, trust = expected_beside(self._place, single, keys)
-        return Release(package=single, expected=expected, small={}, trust=trust, unchecked=False)
+        if single is not None:
+            return read_single(self._place, single, keys)
+        found = read_release(self._place, keys)
+        if found.signed is not None:
+            ReleaseMemory.of(self._environ).require_not_older(*found.signed)
+        return found
 
     def _target(self, release: Release) -> Path:
         """A release has a folder of its own, for the lists that belong to it; a single file has none."""
@@ -327,10 +332,4 @@ def _with_given(release: Release, digest: str) -> Release:
             hint="do not use this source, or correct --sha256",
         )
     trust = release.trust if release.trust is Trust.SIGNED else Trust.GIVEN
-    return Release(
-        package=release.package,
-        expected=Expected(size=release.expected.size, sha256=digest),
-        small=release.small,
-        trust=trust,
-        unchecked=release.unchecked,
-    )
+    return replace(release, expected=Expected(size=release.expected.size, sha256=digest), trust=trust)

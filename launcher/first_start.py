@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TextIO
 
 from launcher.messages import Catalogue
 from launcher.model_store import model_folder, model_missing
@@ -30,14 +30,16 @@ def first_start(
     *,
     surroundings: Surroundings | None = None,
     publisher: Publisher | None = None,
-    ask: Callable[[], str] | None = None,
+    keyboard: TextIO | None = None,
+    screen: TextIO | None = None,
 ) -> Path:
     """Offers the publisher's model on a terminal and downloads it when the answer is yes; returns its path.
 
     Args:
         surroundings: as for `Download`.
         publisher: as for `Download`.
-        ask: reads the answer; by default a line of stdin.
+        keyboard: where the answer comes from; stdin by default.
+        screen: where everything is shown; stderr by default.
 
     Raises:
         PackageError: there is no terminal to ask on, nothing to offer, or the answer is no; the hint names the ways on.
@@ -48,13 +50,16 @@ def first_start(
 
     folder = model_folder(options, environ)
     owner = read_publisher() if publisher is None else publisher
-    talks = is_terminal(sys.stdin) and is_terminal(sys.stderr)
-    if not talks or owner.repository is None or options.offline or is_offline(environ):
+    keyboard = sys.stdin if keyboard is None else keyboard
+    screen = sys.stderr if screen is None else screen
+    if not (is_terminal(keyboard) and is_terminal(screen)):
         raise model_missing(folder)
-    with Download(options, environ, texts, system, surroundings=surroundings, publisher=owner) as download:
+    if owner.repository is None or options.offline or is_offline(environ):
+        raise model_missing(folder)
+    with Download(options, environ, texts, system, surroundings=surroundings, publisher=owner, err=screen) as download:
         offer = download.offer()
         unknown = texts("unknown")
-        _say(
+        screen.write(
             texts(
                 "first-start",
                 source=offer.source,
@@ -64,13 +69,9 @@ def first_start(
                 free=unknown if offer.free is None else format_bytes(offer.free),
             )
         )
-        sys.stderr.write(texts("first-start-ask"))
-        sys.stderr.flush()
-        answer = (sys.stdin.readline() if ask is None else ask()).strip().lower()
+        screen.write("\n" + texts("first-start-ask"))
+        screen.flush()
+        answer = keyboard.readline().strip().lower()
         if answer not in _YES:
             raise model_missing(folder)
         return download.run()
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

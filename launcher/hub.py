@@ -1,22 +1,23 @@
 """What a release holds: its lists are read and checked first, then the package is chosen from them.
 
-The lists are small and capped. SHA256SUMS, signed where there is a signature, covers MANIFEST.json; both cover the
-rest.
+The lists are small and capped, and are judged by `launcher.claims` as those of a release on this machine are.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from hashlib import sha256
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final, Protocol
 from urllib.parse import quote
 
 from launcher import checksums, manifest, signature
-from launcher.errors import NetworkError, PackageError
+from launcher.claims import Claims, SignatureState, read_claims
+from launcher.errors import MindnanoError, NetworkError, PackageError
 from launcher.fetch import Expected
 from launcher.release_files import path_fault, portable_path_fault, printable, read_capped
 from launcher.signature import PublicKey
@@ -24,7 +25,7 @@ from launcher.sources import PACKAGE_SUFFIX, RELEASE_NAME, HubSource
 from launcher.strict_json import MAX_COUNT, Fields, invalid, parse_object
 from launcher.transport import Retries, Transport
 
-SIGNATURE_NAME: Final = checksums.FILE_NAME + signature.SUFFIX
+_SUMS: Final = (checksums.FILE_NAME, checksums.PUBLIC_FILE_NAME)
 _MAX_SMALL: Final = 4 << 20
 _MAX_INFO: Final = 16 << 20
 _MAX_NOTICES: Final = 64
@@ -71,13 +72,15 @@ class Release:
         small: the files that belong beside it, by name, already compared with the lists.
         trust: who says so.
         unchecked: whether there is a signature that this build has no key for.
+        signed: name of the model and version of the release, where a signature says them.
     """
 
     package: str
     expected: Expected
     small: Mapping[str, bytes]
     trust: Trust
-    unchecked: bool
+    unchecked: bool = False
+    signed: tuple[str, str] | None = None
 
 
 class WebFolder:
@@ -173,82 +176,101 @@ def read_release(place: Place, keys: Sequence[PublicKey]) -> Release:
         TrustError: a signature does not hold.
         NetworkError: a list cannot be had.
     """
-    sums_data = place.small(checksums.FILE_NAME, checksums.MAX_BYTES)
-    manifest_data = place.small(manifest.FILE_NAME, manifest.MAX_BYTES)
-    small: dict[str, bytes] = {}
-    listed: dict[str, Expected] = {}
-    trust, unchecked = Trust.NOBODY, False
-    if sums_data is not None:
-        small[checksums.FILE_NAME] = sums_data
-        seal = place.small(SIGNATURE_NAME, signature.MAX_BYTES)
-        trust, unchecked = _check_signature(sums_data, seal, keys, str(place))
-        if seal is not None:
-            small[SIGNATURE_NAME] = seal
-        digests = checksums.parse_checksums(sums_data, where=f"{place}: {checksums.FILE_NAME}").digests
-        listed = {path: Expected(size=None, sha256=digest) for path, digest in digests.items()}
-    if manifest_data is not None:
-        if sums_data is not None:
-            _require_digest(place, manifest.FILE_NAME, manifest_data, listed.get(manifest.FILE_NAME))
-        else:
-            trust = Trust.LISTED
-        small[manifest.FILE_NAME] = manifest_data
-        _merge(listed, manifest.parse_manifest(manifest_data, where=f"{place}: {manifest.FILE_NAME}"), place)
-    if not listed:
-        listed = dict(place.names() or {})
-        if not listed:
-            raise PackageError(
-                "release-unlisted",
-                f"{place} has neither {manifest.FILE_NAME} nor {checksums.FILE_NAME}",
-                hint=f"name the package itself: .../FILE{PACKAGE_SUFFIX}",
-            )
+    small = _lists(place, with_manifest=True)
+    claims = _judge(place, small, keys)
+    if claims is None:
+        return _unlisted(place)
+    if claims.unlisted_manifest:
+        del small[manifest.FILE_NAME]
+    listed = {path: Expected(size=claims.sizes.get(path), sha256=digest) for path, digest in claims.digests.items()}
+    if manifest.FILE_NAME in claims.digests:
+        _require_digest(place, manifest.FILE_NAME, small.get(manifest.FILE_NAME), claims.digests[manifest.FILE_NAME])
     package = _package(listed, place)
-    if trust is not Trust.NOBODY:
-        small |= _notices(place, listed)
     expected = listed[package]
     if expected.size is None:
-        hint = (place.names() or {}).get(package)
-        expected = Expected(size=None if hint is None else hint.size, sha256=expected.sha256)
-    return Release(package=package, expected=expected, small=small, trust=trust, unchecked=unchecked)
+        known = (place.names() or {}).get(package)
+        expected = replace(expected, size=None if known is None else known.size)
+    named = claims.manifest if claims.signed is not None else None
+    return Release(
+        package=package,
+        expected=expected,
+        small=small | _notices(place, claims),
+        trust=_trust(claims),
+        unchecked=claims.state is SignatureState.NO_KEY,
+        signed=None if named is None else (named.model, named.release),
+    )
 
 
-def expected_beside(place: Place, name: str, keys: Sequence[PublicKey]) -> tuple[Expected, Trust]:
-    """What a list beside a single file says about it; nothing where there is no list that names it.
+def read_single(place: Place, name: str, keys: Sequence[PublicKey]) -> Release:
+    """A single file, with what a list of checksums beside it says; many servers have none.
 
     Raises:
         TrustError: a signature does not hold.
         NetworkError: the list cannot be had.
     """
+    alone = Release(package=name, expected=Expected(size=None, sha256=None), small={}, trust=Trust.NOBODY)
     try:
-        data = place.small(checksums.FILE_NAME, checksums.MAX_BYTES)
-        digest = None if data is None else checksums.parse_checksums(data).digests.get(name)
-    except PackageError:  # many servers answer any path with a page; it vouches for nothing
-        return Expected(size=None, sha256=None), Trust.NOBODY
+        claims = _judge(place, _lists(place, with_manifest=False), keys)
+    except PackageError:  # a page in place of a list vouches for nothing
+        return alone
     except NetworkError as error:
         if error.slug in _NOT_HERE:
-            return Expected(size=None, sha256=None), Trust.NOBODY
+            return alone
         raise
-    if data is None or digest is None:
-        return Expected(size=None, sha256=None), Trust.NOBODY
-    trust, _ = _check_signature(data, place.small(SIGNATURE_NAME, signature.MAX_BYTES), keys, str(place))
-    return Expected(size=None, sha256=digest), trust
+    if claims is None or name not in claims.digests:
+        return alone
+    return replace(
+        alone,
+        expected=Expected(size=None, sha256=claims.digests[name]),
+        trust=_trust(claims),
+        unchecked=claims.state is SignatureState.NO_KEY,
+    )
 
 
-def _check_signature(data: bytes, seal: bytes | None, keys: Sequence[PublicKey], where: str) -> tuple[Trust, bool]:
-    if seal is None:
-        return Trust.LISTED, False
-    if not keys:
-        return Trust.LISTED, True
-    name = f"{where}: {SIGNATURE_NAME}"
-    signature.verify_signature(data, signature.parse_signature(seal, where=name), keys, where=name)
-    return Trust.SIGNED, False
+def _lists(place: Place, *, with_manifest: bool) -> dict[str, bytes]:
+    """The lists of a release by name: the first list of checksums that is there, its signature, the manifest."""
+    found = {}
+    for name in _SUMS:
+        data = place.small(name, checksums.MAX_BYTES)
+        if data is None:
+            continue
+        found[name] = data
+        seal = place.small(name + signature.SUFFIX, signature.MAX_BYTES)
+        if seal is not None:
+            found[name + signature.SUFFIX] = seal
+        break
+    described = place.small(manifest.FILE_NAME, manifest.MAX_BYTES) if with_manifest else None
+    if described is not None:
+        found[manifest.FILE_NAME] = described
+    return found
 
 
-def _merge(listed: dict[str, Expected], found: manifest.Manifest, place: Place) -> None:
-    for file in found.files:
-        other = listed.get(file.path)
-        if other is not None and other.sha256 != file.sha256:
-            raise _contradiction(place, file.path, str(other.sha256), file.sha256)
-        listed[file.path] = Expected(size=file.size, sha256=file.sha256)
+def _judge(place: Place, lists: Mapping[str, bytes], keys: Sequence[PublicKey]) -> Claims | None:
+    """What the lists claim, judged in a folder of their own."""
+    with TemporaryDirectory(prefix="mindnano-lists-") as staging:
+        for name, data in lists.items():
+            (Path(staging) / name).write_bytes(data)
+        try:
+            return read_claims(Path(staging), keys)
+        except MindnanoError as error:
+            message = error.message.replace(f"{staging}/", "")
+            raise type(error)(error.slug, message, hint=error.hint).about(place) from error
+
+
+def _trust(claims: Claims) -> Trust:
+    return Trust.SIGNED if claims.state is SignatureState.VALID else Trust.LISTED
+
+
+def _unlisted(place: Place) -> Release:
+    listed = dict(place.names() or {})
+    if not listed:
+        raise PackageError(
+            "release-unlisted",
+            f"{place} has neither {manifest.FILE_NAME} nor {checksums.FILE_NAME}",
+            hint=f"name the package itself: .../FILE{PACKAGE_SUFFIX}",
+        )
+    package = _package(listed, place)
+    return Release(package=package, expected=listed[package], small={}, trust=Trust.NOBODY)
 
 
 def _package(listed: Mapping[str, Expected], place: Place) -> str:
@@ -268,33 +290,28 @@ def _package(listed: Mapping[str, Expected], place: Place) -> str:
     )
 
 
-def _notices(place: Place, listed: Mapping[str, Expected]) -> dict[str, bytes]:
-    names = [path for path in sorted(listed) if _NOTICE.fullmatch(path) and path_fault(path) is None]
+def _notices(place: Place, claims: Claims) -> dict[str, bytes]:
+    names = [path for path in sorted(claims.digests) if _NOTICE.fullmatch(path)]
     found = {}
     for name in names[:_MAX_NOTICES]:
         data = place.small(name, _MAX_SMALL)
-        if data is None:
-            raise PackageError(
-                "release-incomplete", f"{place} lists {name} and does not have it", hint="use another source"
-            )
-        _require_digest(place, name, data, listed[name])
-        found[name] = data
+        found[name] = _require_digest(place, name, data, claims.digests[name])
     return found
 
 
-def _require_digest(place: Place, name: str, data: bytes, expected: Expected | None) -> None:
-    wanted = "no entry" if expected is None else str(expected.sha256)
+def _require_digest(place: Place, name: str, data: bytes | None, expected: str) -> bytes:
+    if data is None:
+        raise PackageError(
+            "release-incomplete", f"{place} lists {name} and does not have it", hint="use another source"
+        )
     digest = sha256(data).hexdigest()
-    if digest != wanted:
-        raise _contradiction(place, name, wanted, digest)
-
-
-def _contradiction(place: Place, name: str, wanted: str, found: str) -> PackageError:
-    return PackageError(
-        "release-contradiction",
-        f"{place}: {printable(name)} has SHA-256 {found}, {checksums.FILE_NAME} has {wanted}",
-        hint="the release is damaged or half uploaded; try again later or use another source",
-    )
+    if digest != expected:
+        raise PackageError(
+            "release-contradiction",
+            f"{place}: {name} has SHA-256 {digest}, expected {expected} by the list",
+            hint="the release is damaged or half uploaded; try again later or use another source",
+        )
+    return data
 
 
 def _repository_info(fields: Fields) -> tuple[dict[str, Expected], str]:

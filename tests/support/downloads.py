@@ -13,12 +13,12 @@ from random import Random
 from launcher.checksums import format_checksums
 from launcher.download import run_download
 from launcher.host import RealHost, Space
-from launcher.manifest import Manifest, ReleaseFile
 from launcher.messages import Catalogue, Language
 from launcher.options import parse
 from launcher.publisher import Publisher
 from launcher.system import SystemView
 from launcher.transport import Surroundings
+from tests.support.releases import manifest_of
 
 NAME = "ling3-tiny-w4.l3r"
 NOBODY = Publisher(repository=None, keys=())
@@ -35,34 +35,12 @@ def digest(data: bytes) -> str:
 
 
 def release(
-    package: bytes, *, name: str = NAME, sums: bool = True, extra: Mapping[str, bytes] = {}
+    package: bytes, *, name: str = NAME, version: str = "1.0", extra: Mapping[str, bytes] = {}
 ) -> dict[str, bytes]:
     """The files of a release: the package, a binary that nobody downloads, a notice, and the lists."""
     files = {name: package, "mindnano-infer": b"program", "NOTICE": b"notice\n", **extra}
-    roles = {name: "package", "mindnano-infer": "binary"}
-    manifest = Manifest(
-        model="ling3-tiny",
-        release="1.0",
-        builder="test 1",
-        tools={},
-        commit=None,
-        source_date_epoch=0,
-        min_launcher_version="0.0.1",
-        files=tuple(
-            ReleaseFile(
-                path=path,
-                size=len(data),
-                sha256=digest(data),
-                role=roles.get(path, "notice"),
-                licence="MIT",
-                public=True,
-            )
-            for path, data in files.items()
-        ),
-    )
-    files["MANIFEST.json"] = manifest.to_json()
-    if sums:
-        files["SHA256SUMS"] = format_checksums({path: digest(data) for path, data in files.items()})
+    files["MANIFEST.json"] = manifest_of(files, release=version).to_json()
+    files["SHA256SUMS"] = format_checksums({path: digest(data) for path, data in files.items()})
     return files
 
 

@@ -7,12 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from launcher.claims import SignatureState
 from launcher.errors import NetworkError, PackageError, ResourceError, TrustError, UsageError
 from launcher.publisher import Publisher
 from launcher.system import SystemView
+from launcher.verify import require_verified
 from tests.support.demo import require_demo
 from tests.support.downloads import NAME, Bench, SmallDisk, digest, random_bytes, release
 from tests.support.fault_server import Fault, FaultServer, serve_repository
+from tests.support.releases import Signer, publisher
 
 PACKAGE = random_bytes(300_000)
 REPOSITORY = "some-org/some-model"
@@ -190,6 +193,13 @@ class TestFolderUrl:
         serve(server, files)
         assert bench.get(server.url("/release/")).read_bytes() == PACKAGE
 
+    def test_listed_manifest_that_is_not_there_is_missed(self, server: FaultServer, bench: Bench) -> None:
+        files = release(PACKAGE)
+        del files["MANIFEST.json"]
+        serve(server, files)
+        with pytest.raises(PackageError, match=r"lists MANIFEST\.json and does not have it"):
+            bench.get(server.url("/release/"))
+
     def test_manifest_that_the_sums_do_not_cover_is_refused(self, server: FaultServer, bench: Bench) -> None:
         files = release(PACKAGE)
         serve(server, {**files, "MANIFEST.json": files["MANIFEST.json"].replace(b"test 1", b"test 2")})
@@ -233,6 +243,83 @@ class TestFolderUrl:
         server.fail("/release/SHA256SUMS", Fault(status=503), Fault(cut_after=10), Fault(end_after=10))
         assert bench.get(server.url("/release/")).read_bytes() == PACKAGE
         assert bench.waits == [1.0, 2.0, 4.0]
+
+
+class TestSigned:
+    """The trust in a release: a key in the program, the signature, the list, the files."""
+
+    SIGNER = Signer.from_seed(1)
+
+    def serve(self, server: FaultServer, version: str = "1.0.0", *, signer: Signer | None = None) -> dict[str, bytes]:
+        files = release(PACKAGE, version=version)
+        files["SHA256SUMS.minisig"] = (signer or self.SIGNER).sign(files["SHA256SUMS"])
+        serve(server, files)
+        return files
+
+    @pytest.fixture(autouse=True)
+    def publisher(self, bench: Bench) -> None:
+        bench.publisher = publisher(self.SIGNER.public())
+
+    def test_holds_and_is_said(self, server: FaultServer, bench: Bench) -> None:
+        files = self.serve(server)
+        path = bench.get(server.url("/release/"))
+        assert "as the publisher signed it" in bench.err
+        assert (path.parent / "SHA256SUMS.minisig").read_bytes() == files["SHA256SUMS.minisig"]
+
+    def test_of_another_list_is_refused(self, server: FaultServer, bench: Bench) -> None:
+        self.serve(server)
+        server.add("/release/SHA256SUMS.minisig", self.SIGNER.sign(b"another list"))
+        with pytest.raises(TrustError) as caught:
+            bench.get(server.url("/release/"))
+        assert caught.value.exit_code == 8
+        assert str(bench.folder) not in caught.value.message
+        assert not server.requests(f"/release/{NAME}")
+        assert bench.names() == []
+
+    def test_by_another_key_is_refused(self, server: FaultServer, bench: Bench) -> None:
+        self.serve(server, signer=Signer.from_seed(2))
+        with pytest.raises(TrustError) as caught:
+            bench.get(server.url("/release/"))
+        assert caught.value.slug == "signature-key-unknown"
+
+    def test_without_a_key_to_check_it_is_only_a_list(self, server: FaultServer, bench: Bench) -> None:
+        self.serve(server)
+        bench.publisher = publisher()
+        bench.get(server.url("/release/"))
+        assert "has no key to check it with" in bench.err
+        assert "not proven by a signature" in bench.err
+
+    def test_given_digest_does_not_hide_a_signature(self, server: FaultServer, bench: Bench) -> None:
+        self.serve(server)
+        bench.get(server.url("/release/"), "--sha256", digest(PACKAGE))
+        assert "as the publisher signed it" in bench.err
+
+    def test_older_release_is_not_passed_off_as_new(self, server: FaultServer, bench: Bench) -> None:
+        self.serve(server, "2.0.0")
+        path = bench.get(server.url("/release/"))
+        before = (path.parent / "MANIFEST.json").read_bytes()
+        self.serve(server, "1.0.0")
+        with pytest.raises(TrustError) as caught:
+            bench.get(server.url("/release/"))
+        assert caught.value.slug == "release-rollback"
+        assert (path.parent / "MANIFEST.json").read_bytes() == before
+
+    def test_public_list_suffices(self, server: FaultServer, bench: Bench) -> None:
+        files = self.serve(server)
+        for name in ("SHA256SUMS", "SHA256SUMS.minisig"):
+            del server.files[f"/release/{name}"]
+            server.add(f"/release/{name.replace('SUMS', 'SUMS.PUBLIC')}", files[name])
+        path = bench.get(server.url("/release/"))
+        assert "as the publisher signed it" in bench.err
+        assert (path.parent / "SHA256SUMS.PUBLIC").is_file()
+
+    def test_downloaded_release_passes_the_check_of_every_start(self, server: FaultServer, bench: Bench) -> None:
+        self.serve(server)
+        path = bench.get(server.url("/release/"))
+        found = require_verified(path, bench.environ, label="checking", publisher=bench.publisher)
+        assert found is not None
+        assert found.sha256 == digest(PACKAGE)
+        assert found.signature is SignatureState.VALID
 
 
 class TestSingleFile:
