@@ -45,7 +45,7 @@ class Timeline:
     def __init__(self, session: CheckpointPort) -> None:
         self._session = session
         self._base = 0 if session.checkpoints > 1 else None
-        self._turns = list(range(0 if self._base is None else 1, session.checkpoints))  # longest unused first
+        self._turns = range(0 if self._base is None else 1, session.checkpoints)
 
     def agree(self, ids: Sequence[int]) -> int:
         """Takes the session back to where it equals the prompt; returns how many of the prompt's ids it keeps.
@@ -64,11 +64,13 @@ class Timeline:
             return 0
         position, slot = max(usable)
         session.restore(slot)
-        self._touch(slot)
         return position
 
     def keep(self, *, base: bool) -> None:
-        """Saves the present position: in the base's slot, or in the one that is empty or longest unused."""
+        """Saves the present position: in the base's slot, or in one that is empty or holds the earliest turn.
+
+        Slots beyond a position are empty, so the earliest turn is also the one that was longest of no use.
+        """
         session = self._session
         held = [session.checkpoint(slot) for slot in range(session.checkpoints)]
         if not held or session.position in held:
@@ -76,9 +78,7 @@ class Timeline:
         if base and self._base is not None:
             session.save(self._base)
             return
-        slot = next((slot for slot in self._turns if held[slot] is None), self._turns[0])
-        session.save(slot)
-        self._touch(slot)
+        session.save(min(self._turns, key=lambda slot: -1 if held[slot] is None else held[slot] or 0))
 
     def forget(self) -> None:
         """Goes back to the base, or to nothing."""
@@ -86,8 +86,3 @@ class Timeline:
             self._session.restore(self._base)
         else:
             self._session.reset()
-
-    def _touch(self, slot: int) -> None:
-        if slot in self._turns:
-            self._turns.remove(slot)
-            self._turns.append(slot)

@@ -103,6 +103,19 @@ def write_full_size(path: Path, seed: int = 0) -> Path:
     return path
 
 
+def write_hollow(path: Path) -> Path:
+    """Writes the same package with holes instead of weights: it opens and plans as the other, and takes no space."""
+    sections = _sections()
+    plan = _plan(sections, [_part(tensor) for tensor in package_tensors(CONFIG, with_mtp=False)])
+    with path.open("wb") as file:
+        file.write(plan.front)
+        for offset, data in zip(plan.section_offsets, sections.values(), strict=True):
+            file.seek(offset)
+            file.write(data)
+        file.truncate(plan.file_bytes)
+    return path
+
+
 def _plan(sections: dict[Section, bytes], parts: list[TensorPart]) -> FilePlan:
     heads = [
         SectionPart(kind=kind, length=len(data), sha256=hashlib.sha256(data).digest())
@@ -169,7 +182,7 @@ def _write_tensor(
 ) -> None:
     digest = hashlib.sha256()
     for block in _blocks(part, generator):
-        digest.update(block)
+        digest.update(block.data)
         file.write(block.data)
         advance(len(block))
     digests.append(digest.digest())

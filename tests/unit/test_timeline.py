@@ -69,18 +69,16 @@ def test_the_base_outlasts_all_turns_and_the_oldest_turn_goes_first() -> None:
     assert sorted(len(ids) for ids in session.slots.values()) == [1, 4, 5]
 
 
-def test_a_turn_that_was_returned_to_counts_as_used() -> None:
+def test_slots_that_a_return_emptied_are_used_first() -> None:
     session = session_with(3)
     timeline = Timeline(session)
-    session.eval([1])
-    timeline.keep(base=True)
-    session.eval([2])
-    timeline.keep(base=False)
-    session.eval([3])
-    timeline.keep(base=False)
-    assert timeline.agree([1, 2, 9]) == 2  # the slot at 3 is empty now, the one at 2 was used last
+    for place in (1, 2, 3):
+        session.eval([place])
+        timeline.keep(base=place == 1)
+    assert timeline.agree([1, 2, 9]) == 2  # the slot at 3 is empty now
     session.eval([9])
     timeline.keep(base=False)
+    assert sorted(len(ids) for ids in session.slots.values()) == [1, 2, 3]
     session.eval([8])
     timeline.keep(base=False)
     assert sorted(len(ids) for ids in session.slots.values()) == [1, 3, 4]
