@@ -33,7 +33,6 @@ ERRORS: Final[Mapping[str, tuple[str, str]]] = {
     "engine-abi": ("引擎与本程序的接口版本不同", "从同一份源码构建两者"),
     "engine-symbol": ("引擎库不完整", "用 python -m engine.build 重新构建"),
     "engine-internal": ("引擎出错", "请附上命令报告此问题"),
-    "cpu-unsupported": ("这个处理器不受支持", ""),
     "closed-handle": ("内部错误", ""),
     "buffer": ("内部错误", ""),
     "no-logits": ("内部错误", ""),
