@@ -26,6 +26,7 @@ from launcher.options import Options, SamplingOverrides
 from launcher.progress import format_bytes
 from launcher.system import SystemView
 from launcher.template import ChatTemplate
+from launcher.terminal import is_terminal
 
 DEMO_VARIABLE = "MINDNANO_DEMO_PACKAGE"
 DEFAULT_CONTEXT = 8192
@@ -202,7 +203,7 @@ def open_talk(options: Options, environ: Mapping[str, str], system: SystemView) 
     Raises:
         EngineError, PackageError, ResourceError, UsageError: what is missing or does not fit.
     """
-    if options.question is None and sys.stdin.isatty():
+    if options.question is None and is_terminal(sys.stdin):
         import launcher.line_editor  # noqa: F401  (a chat needs it, and the plan is to see it)
     runtime = Runtime.measured(system, complete=True)
     with EventLog(options.log) as log, Package(package_path(options, environ)) as package:
