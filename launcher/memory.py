@@ -29,7 +29,7 @@ def read_meminfo(system: SystemView) -> dict[str, int]:
     for line in (system.read("/proc/meminfo") or "").splitlines():
         name, _, value = line.partition(":")
         words = value.split()
-        if len(words) == 2 and words[0].isdigit() and words[1] == "kB":
+        if len(words) == 2 and _is_number(words[0]) and words[1] == "kB":
             facts[name] = int(words[0]) * 1024
     return facts
 
@@ -87,7 +87,11 @@ def _limits_above(
         reclaimable = 0
         for line in (system.read(f"{folder}/memory.stat") or "").splitlines():
             words = line.split()
-            if len(words) == 2 and words[0] == cache and words[1].isdigit():
+            if len(words) == 2 and words[0] == cache and _is_number(words[1]):
                 reclaimable = int(words[1])
         found.append((most, max(0, used - reclaimable), folder))
     return found
+
+
+def _is_number(word: str) -> bool:
+    return word.isascii() and word.isdigit() and len(word) <= 20

@@ -67,6 +67,7 @@ class SystemView:
     def link(self, path: str) -> str | None:
         """Where a symbolic link points to, as it is written in the link; None where it is no link."""
         try:
+            _refuse_nul(path)
             return os.readlink(self._place(posixpath.dirname(path)) / posixpath.basename(path))
         except OSError:
             return None
@@ -75,8 +76,9 @@ class SystemView:
         """The path with every symbolic link followed, as on that machine.
 
         Raises:
-            OSError: too many links.
+            OSError: too many links, or a NUL, which no path has.
         """
+        _refuse_nul(path)
         done = "/"
         todo = [part for part in path.split("/") if part]
         links = 0
@@ -112,8 +114,14 @@ class SystemView:
     def _place(self, path: str) -> Path:
         # The real root needs no help; elsewhere an absolute link must not lead out of the tree.
         if self.root == Path("/"):
+            _refuse_nul(path)
             return Path(path)
         return self.root / self.resolve(path).lstrip("/")
+
+
+def _refuse_nul(path: str) -> None:
+    if "\0" in path:
+        raise OSError(f"NUL in {path!r}")
 
 
 def _open_without_waiting(path: str, flags: int) -> int:

@@ -82,7 +82,7 @@ def _reaches(limit: int | None, need: int) -> bool:
 def _value(word: str) -> tuple[int | None, bool]:
     if word == "unlimited":
         return None, True
-    return (int(word), True) if word.isascii() and word.isdigit() else (None, False)
+    return (int(word), True) if word.isascii() and word.isdigit() and len(word) <= 20 else (None, False)
 
 
 def _count(value: int | None) -> str:

@@ -117,7 +117,7 @@ def _swap(system: SystemView) -> tuple[Finding, ...]:
     compressed = 0
     for line in (system.read("/proc/swaps") or "").splitlines()[1:]:
         words = line.split()
-        if len(words) >= 3 and words[0].startswith("/dev/zram") and words[2].isdecimal():
+        if len(words) >= 3 and words[0].startswith("/dev/zram") and _is_number(words[2]):
             compressed += int(words[2]) * 1024
     if swap == 0:
         return (ok(Group.MEMORY, "memory-no-swap"),)
@@ -131,7 +131,11 @@ def _swap(system: SystemView) -> tuple[Finding, ...]:
 def _zram_used(system: SystemView, name: str) -> int:
     # orig_data_size compr_data_size mem_used_total ...
     words = (system.line(f"/sys/block/{name}/mm_stat") or "").split()
-    return int(words[2]) if len(words) > 2 and words[2].isdecimal() else 0
+    return int(words[2]) if len(words) > 2 and _is_number(words[2]) else 0
+
+
+def _is_number(word: str) -> bool:
+    return word.isascii() and word.isdigit() and len(word) <= 20
 
 
 def _tokens(count: int) -> str:

@@ -96,3 +96,14 @@ def test_reader_does_not_wait_for_a_pipe_and_takes_no_more_than_it_may(tmp_path:
     os.mkfifo(tmp_path / "pipe")
     assert view.read("/pipe") in {None, ""}
     assert view.read_bytes("/big", 10) == b"x" * 10
+
+
+def test_paths_and_numbers_that_are_none(tmp_path: Path) -> None:
+    view = machine(tmp_path, {"/long": "9" * 5000, "/odd": "\u00b2", "/minus": "--3", "/good": "-17\n"})
+    for system in (view, SystemView()):
+        assert system.read("/a\0b") is None
+        assert system.names("/a\0b") == ()
+        assert system.link("/a\0b") is None
+        assert not system.exists("/a\0b")
+        assert system.place("/a\0b") is None
+    assert [view.number(path) for path in ("/long", "/odd", "/minus", "/good")] == [None, None, None, -17]
