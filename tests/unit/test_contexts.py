@@ -14,6 +14,7 @@ from launcher.contexts import Verdict, build_table, require_fit, table_text
 from launcher.engine import Package
 from launcher.engine_types import EngineOptions, KvType, MemoryPlan, PlanTerm, SessionOptions
 from launcher.errors import ResourceError
+from launcher.list_contexts import run_list_contexts
 from launcher.memory import Memory
 from launcher.memory_plan import ProcessPlan, Runtime, plan_process, read_usage
 from launcher.messages import Catalogue, Language
@@ -225,3 +226,15 @@ def test_options_change_the_answer() -> None:
             names = {name for name in found if found[name] != plain.get(name, 0)} - {"runtime"}
             assert names == changed, words
     assert plain["session_cache"] == 0
+
+
+def test_the_command_prints_what_the_options_ask_for(capsys: pytest.CaptureFixture[str]) -> None:
+    require_demo()
+    words = ["--list-contexts", "--demo", "--prefix-checkpoints", "2", "--session-cache-mib", "3", "--mtp"]
+    assert run_list_contexts(parse([*words, "--json"], {}, []), {}, Catalogue(Language.ENGLISH)) == 0
+    found = json.loads(capsys.readouterr().out)
+    jsonschema.validate(found, SCHEMA)
+    assert (found["prefix_checkpoints"], found["session_cache_bytes"], found["mtp"]) == (2, 3 << 20, True)
+    assert found["contexts"][0]["terms"]["mtp_weights"]["full"] > 0
+    assert run_list_contexts(parse(words, {}, []), {}, Catalogue(Language.ENGLISH)) == 0
+    assert "MTP weights" in capsys.readouterr().out

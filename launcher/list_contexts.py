@@ -1,0 +1,26 @@
+"""`--list-contexts`: opens the package, plans every context, prints the table."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from launcher.contexts import table_text
+from launcher.engine import Package
+from launcher.messages import Catalogue
+from launcher.model import context_table, metadata_of, model_name, package_path
+from launcher.options import Options
+from launcher.system import SystemView
+
+
+def run_list_contexts(options: Options, environ: Mapping[str, str], texts: Catalogue) -> int:
+    """Prints what each context costs with these options; returns the exit code.
+
+    Raises:
+        EngineError, PackageError, UsageError: the package does not open, or cannot serve the options.
+    """
+    path = package_path(options, environ)
+    with Package(path) as package:
+        table = context_table(package, model_name(metadata_of(package), path), options, SystemView())
+    print(json.dumps(table.document(), indent=2) if options.json else table_text(table, texts))
+    return 0
