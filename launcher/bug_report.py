@@ -25,7 +25,7 @@ def bug_report(report: Report, system: SystemView, scrub: Callable[[str], str]) 
     for finding in report.findings:
         shown = finding.redacted()
         error = shown.facts.get("error")
-        slug = f"{shown.slug} ({error})" if error else shown.slug
+        slug = shown.slug if error in {None, "", "-"} else f"{shown.slug} ({error})"
         lines.append(f"{shown.status.value:<4}  {shown.group.value:<8} {slug}: {shown.text(texts)}")
         printed = shown.facts.get("lines")
         if isinstance(printed, list):

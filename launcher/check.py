@@ -6,7 +6,7 @@ Without ``=deep`` nothing is started, nothing is written and no device is opened
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from launcher.bug_report import bug_report
 from launcher.checks.board import board_findings, read_board
@@ -45,8 +45,10 @@ def run_check(options: Options, environ: Mapping[str, str], texts: Catalogue, sy
     return report.exit_code
 
 
-def _run_selftest(library: str, environ: Mapping[str, str], oom_kills: Callable[[], int]) -> SelfTest:
-    return run_selftest(library, environ, oom_kills=oom_kills)
+def _run_selftest(
+    library: str, environ: Mapping[str, str], locks: Sequence[str], oom_kills: Callable[[], int]
+) -> SelfTest:
+    return run_selftest(library, environ, locks=locks, oom_kills=oom_kills)
 
 
 def examine(

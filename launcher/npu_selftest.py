@@ -106,8 +106,8 @@ def run_selftest(
     library: str,
     environ: Mapping[str, str],
     *,
+    locks: Sequence[str],
     command: Sequence[str] | None = None,
-    locks: Sequence[str] | None = None,
     deadline_s: float = DEADLINE_S,
     clock: Callable[[], float] = time.monotonic,
     oom_kills: Callable[[], int] = lambda: 0,
@@ -117,15 +117,15 @@ def run_selftest(
     Args:
         library: absolute path of the librknnrt.so to load.
         environ: the environment; the child gets it without what changes how programs load.
+        locks: folders for the lock file, the best first.
         command: how to start the child; by default this program itself.
-        locks: folders for the lock file; by default `lock_folders`.
         deadline_s: seconds from one event to the next.
         clock: seconds, monotone.
         oom_kills: how many processes of this control group the kernel has killed for memory so far.
     """
     request = {
         "library": library,
-        "locks": list(lock_folders(environ) if locks is None else locks),
+        "locks": list(locks),
         "files": NEEDED_FILES,
     }
     killed_before = oom_kills()

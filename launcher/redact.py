@@ -30,11 +30,19 @@ _SERIALS = (
 _COMMON_USERS = frozenset({"root", "nobody"})
 _COMMON_HOSTS = frozenset({"localhost", "(none)"})
 _SHORTEST_SERIAL = 6
+_SHORTEST_NAME = 3
+_PEOPLE = range(1000, 65534)  # below are the system's own accounts, 65534 is nobody
+_MAX_DIGITS = 10
+_USER = "<user>"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scrubber:
-    """Replaces what it knows and what looks like it. `words` are (secret, what stands instead), the longest first."""
+    """Replaces what it knows and what looks like it.
+
+    `words` are (secret, what stands instead), the longest first. Users' names count as they are written, everything
+    else in upper and lower case: the board of a user called ``pi`` is still a Raspberry Pi.
+    """
 
     words: tuple[tuple[str, str], ...]
 
@@ -44,7 +52,7 @@ class Scrubber:
         found: dict[str, str] = {}
         found |= dict.fromkeys(_serials(system), "<serial>")
         found |= dict.fromkeys(_hosts(environ, system), "<host>")
-        found |= dict.fromkeys(_users(environ, system), "<user>")
+        found |= dict.fromkeys(_users(environ, system), _USER)
         home = environ.get("HOME", "")
         if len(home) > 1:
             found[home.rstrip("/")] = "<home>"
@@ -54,7 +62,8 @@ class Scrubber:
         """The text without them."""
         for secret, instead in self.words:
             # As a whole word: a user called "pi" must not cut a hole into "pipe".
-            text = re.sub(rf"(?<![A-Za-z0-9]){re.escape(secret)}(?![A-Za-z0-9])", instead, text, flags=re.IGNORECASE)
+            flags = 0 if instead == _USER else re.IGNORECASE
+            text = re.sub(rf"(?<![A-Za-z0-9]){re.escape(secret)}(?![A-Za-z0-9])", instead, text, flags=flags)
         text = _HOME.sub("<home>", text)
         text = _UUID.sub("<serial>", text)
         text = _MAC.sub("<address>", text)
@@ -80,10 +89,15 @@ def _users(environ: Mapping[str, str], system: SystemView) -> Iterable[str]:
     )
     for line in (system.read("/etc/passwd") or "").splitlines():
         fields = line.split(":")
-        if len(fields) > 5 and fields[2] in identity:
+        if len(fields) > 5 and (fields[0] in named or fields[2] in identity or _is_person(fields[2])):
             full_name = fields[4].split(",")[0]
-            named |= {fields[0], full_name}
+            named |= {fields[0], full_name, *(part for part in full_name.split() if len(part) >= _SHORTEST_NAME)}
     return named - _COMMON_USERS - {""}
+
+
+def _is_person(number: str) -> bool:
+    """Whether a user number is one that people get."""
+    return number.isascii() and number.isdigit() and len(number) < _MAX_DIGITS and int(number) in _PEOPLE
 
 
 def _hosts(environ: Mapping[str, str], system: SystemView) -> Iterable[str]:

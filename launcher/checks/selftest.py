@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from launcher import rknn_abi
-from launcher.npu_selftest import Outcome, SelfTest
+from launcher.npu_selftest import Outcome, SelfTest, lock_folders
 from launcher.report import Finding, Group, Status, skip
 from launcher.rknn_library import RknnLibrary
 from launcher.system import SystemView
 
 _WARNINGS = frozenset({Outcome.BUSY, Outcome.NO_LOCK})
 
-Run = Callable[[str, Mapping[str, str], Callable[[], int]], SelfTest]
-"""Runs the test: path of the library, environment, counter of kills for want of memory."""
+Run = Callable[[str, Mapping[str, str], Sequence[str], Callable[[], int]], SelfTest]
+"""Runs the test: path of the library, environment, folders for the lock, counter of kills for want of memory."""
 
 
 def selftest_findings(
@@ -40,7 +40,8 @@ def selftest_findings(
     place = None if library is None else system.place(library.path)
     if place is None:
         return (skip(Group.NPU, "selftest-no-runtime"),)
-    return (_line(run(str(place), environ, lambda: oom_kills(system)), scrub),)
+    locks = [str(folder) for name in lock_folders(environ) if (folder := system.place(name)) is not None]
+    return (_line(run(str(place), environ, locks, lambda: oom_kills(system)), scrub),)
 
 
 def oom_kills(system: SystemView) -> int:

@@ -15,6 +15,8 @@
  *   hang, hang-noisily, orphan        rknn_matmul_run never returns; an orphan keeps the streams open
  *   garbage, flood, unknown-event     something else writes to the descriptor of the events
  *   crash-at-exit                     everything works, and then the process crashes
+ *
+ * RKNN_STAND_IN_SAYS is printed by abort.
  */
 #include <fcntl.h>
 #include <signal.h>
@@ -341,7 +343,8 @@ static void end_badly(void)
     } else if (strcmp(name, "abort") == 0) {
         printf("{\"event\": \"done\"}\nnoise on stdout\n");
         fflush(stdout);
-        fprintf(stderr, "terminate called\x1b[31m after throwing\n");
+        const char *says = getenv("RKNN_STAND_IN_SAYS");
+        fprintf(stderr, "terminate called\x1b[31m after throwing %s\n", says == NULL ? "" : says);
         abort();
     } else if (strcmp(name, "killed") == 0) {
         raise(SIGKILL);

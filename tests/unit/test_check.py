@@ -6,6 +6,8 @@ Every board of tests/fixtures/boards goes through the whole check, with the real
 from __future__ import annotations
 
 import json
+import os
+import platform
 import random
 import re
 from collections.abc import Mapping
@@ -14,19 +16,22 @@ from pathlib import Path
 import jsonschema
 import pytest
 
+from engine.errors import BuildError
 from launcher.check import examine, run_check
 from launcher.engine_types import Dtype
 from launcher.messages import Catalogue, Language
-from launcher.npu_selftest import Outcome, SelfTest
+from launcher.npu_selftest import SelfTest
 from launcher.options import Options, parse
 from launcher.payload import RUNTIME_VARIABLE
 from launcher.report import Finding, Group, Report, Status
 from launcher.system import SystemView
 from tests.fixtures.boards.boards import BOARDS
 from tests.fixtures.boards.builder import Board, FakeDevices
+from tests.support.availability import unavailable
 from tests.support.demo import require_demo
 from tests.support.full_size import CONFIG
 from tests.support.packages import uniform, write_sparse_package
+from tests.support.rknn_stand_in import build_stand_in
 
 ROOT = Path(__file__).resolve().parents[2]
 SCHEMA = json.loads((ROOT / "launcher/schemas/check.json").read_text(encoding="utf-8"))
@@ -105,7 +110,7 @@ def options(*words: str) -> Options:
     return parse(words or ["--check"], ENVIRON, [])
 
 
-def no_test(_library: str, _environ: Mapping[str, str], _kills: object) -> SelfTest:
+def no_test(_library: str, _environ: Mapping[str, str], _locks: object, _kills: object) -> SelfTest:
     raise AssertionError("the self test was started")
 
 
@@ -242,26 +247,46 @@ def test_assumed_board_is_taken_where_nothing_is_seen(tmp_path: Path) -> None:
     valid(report)
 
 
-def test_self_test_runs_only_in_depth_and_only_with_a_device(tmp_path: Path) -> None:
-    started = []
+def with_runtime(board: Board, library: Path) -> Board:
+    """The board with a runtime that its processor, here this machine's, could load, and a place for the lock."""
+    board.host.machine = platform.machine()
+    return board.file("/opt/librknnrt.so", library.read_bytes()).file("/run/lock/.keep", "")
 
-    def run(library: str, _environ: Mapping[str, str], _kills: object) -> SelfTest:
-        started.append(library)
-        return SelfTest(outcome=Outcome.SIGNAL, stage="core 0", version="2.3.2", cores=(), facts={"signal": "SIGSEGV"})
 
+@pytest.fixture(scope="module")
+def runtime(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    try:
+        return build_stand_in(tmp_path_factory.mktemp("runtime"))
+    except BuildError as error:
+        unavailable(str(error))
+
+
+def test_deep_check_runs_the_self_test_in_a_child(tmp_path: Path, runtime: Path) -> None:
+    system = with_runtime(BOARDS["nanopi_m6"](), runtime).build(tmp_path)
+    environ = {**os.environ, **ENVIRON, RUNTIME_VARIABLE: "/opt/librknnrt.so"}
+    report = examine(options("--check=deep", "--demo"), environ, system)
+    assert "self test: 3 of 3 cores exact" in report.text(TEXTS[0])
+    assert report.exit_code == 0
+    valid(report)
+    broken = examine(options("--check=deep"), {**environ, "RKNN_STAND_IN_FAULT": "segfault"}, system)
+    assert "died of SIGSEGV at core 0" in broken.text(TEXTS[0])
+    assert (broken.exit_code, worst(broken)["npu"]) == (0, "fail")  # the CPU computes
+    valid(broken)
+
+
+@pytest.mark.parametrize("name", ["armbian_rocket", "raspberry_pi_5", "user_outside_groups", "npu_does_not_answer"])
+def test_runtime_is_never_loaded_without_a_device(tmp_path: Path, runtime: Path, name: str) -> None:
+    system = with_runtime(BOARDS[name](), runtime).build(tmp_path)
     environ = {**ENVIRON, RUNTIME_VARIABLE: "/opt/librknnrt.so"}
-    library = (ROOT / "build/x86_64/libling3.so") if (ROOT / "build/x86_64/libling3.so").is_file() else None
-    if library is None:
-        pytest.skip("the engine is not built for x86-64")
-    results = {}
-    for name in ("nanopi_m6", "armbian_rocket"):
-        board = BOARDS[name]().file("/opt/librknnrt.so", library.read_bytes())
-        results[name] = examine(options("--check=deep"), environ, board.build(tmp_path / name), selftest=run)
-    # A library for another machine or without our functions is never loaded.
-    assert started == []
-    slugs = {name: {line.slug for line in report.findings} for name, report in results.items()}
-    assert "selftest-no-runtime" in slugs["nanopi_m6"]
-    assert "selftest-no-npu" in slugs["armbian_rocket"]
+    report = examine(options("--check=deep"), environ, system, selftest=no_test)
+    assert "selftest-no-npu" in {line.slug for line in report.findings}
+
+
+def test_self_test_needs_a_runtime(tmp_path: Path) -> None:
+    system = BOARDS["nanopi_m6"]().build(tmp_path)
+    slugs = {line.slug for line in check(system, "--check=deep").findings}
+    assert "selftest-no-runtime" in slugs
+    assert not {slug for slug in {line.slug for line in check(system).findings} if slug.startswith("selftest")}
 
 
 def test_json_is_one_document_on_stdout(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

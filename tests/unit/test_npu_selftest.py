@@ -155,7 +155,7 @@ def test_deadline_counts_from_the_last_event(bench: Bench) -> None:
     """A clock that counts looks at the child, about fifty a second: all events take 90, one takes ten."""
     ticks = itertools.count()
     command = [sys.executable, "-c", PUNCTUAL]
-    settings = {"command": command, "clock": lambda: float(next(ticks))}
+    settings = {"locks": [], "command": command, "clock": lambda: float(next(ticks))}
     assert run_selftest("/none", dict(os.environ), deadline_s=60.0, **settings).outcome is Outcome.EXACT
     assert next(ticks) > 60
     assert run_selftest("/none", dict(os.environ), deadline_s=3.0, **settings).outcome is Outcome.HUNG
@@ -226,7 +226,7 @@ def test_library_without_a_function(tmp_path: Path) -> None:
 
 
 def test_program_that_cannot_be_started(bench: Bench) -> None:
-    test = run_selftest(str(bench.library), {}, command=[str(bench.locks / "none")])
+    test = run_selftest(str(bench.library), {}, locks=[], command=[str(bench.locks / "none")])
     assert test.outcome is Outcome.NOT_STARTED
     assert "No such file" in finding(test).text(ENGLISH)
 
@@ -249,7 +249,7 @@ def test_program_that_cannot_be_started(bench: Bench) -> None:
     ],
 )
 def test_other_programs_are_not_believed(bench: Bench, script: str, outcome: Outcome) -> None:
-    test = run_selftest(str(bench.library), dict(os.environ), command=[sys.executable, "-c", script])
+    test = run_selftest(str(bench.library), dict(os.environ), locks=[], command=[sys.executable, "-c", script])
     assert test.outcome is outcome
     finding(test)
 
@@ -327,7 +327,7 @@ def test_known_matrices_tell_layouts_apart() -> None:
 
 
 def skipped(system: SystemView, library: RknnLibrary | None, *, usable: bool) -> str:
-    def never(_library: str, _environ: Mapping[str, str], _kills: object) -> SelfTest:
+    def never(_library: str, _environ: Mapping[str, str], _locks: object, _kills: object) -> SelfTest:
         raise AssertionError("a child was started")
 
     (line,) = selftest_findings(system, {}, library, str, never, usable=usable)
