@@ -22,12 +22,13 @@ _PYPI: Final = "pypi:"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """What the build took for a pin: the version, and the file with its SHA-256 and address as far as they are known."""
+    """What the build took for a pin: version, file, SHA-256 and address as far as known, names of applied patches."""
 
     version: str
     file: str = ""
     sha256: str = ""
     url: str = ""
+    patches: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +118,7 @@ def assign_owners(inventory: Inventory, components: Sequence[Component]) -> Owne
     faults += [
         f"unused: {component.key} ({component.name}) owns nothing of this build"
         for component in components
-        if component.key not in used and not component.optional and component.within not in _unused_optional(components, used)
+        if component.key not in used and not component.optional
     ]
     owned = []
     for component in components:
@@ -133,10 +134,6 @@ def assign_owners(inventory: Inventory, components: Sequence[Component]) -> Owne
             hint="describe what is new in notices/, and remove what is gone",
         )
     return Ownership(target=inventory.target, owned=tuple(owned))
-
-
-def _unused_optional(components: Sequence[Component], used: set[str]) -> set[str]:
-    return {component.key for component in components if component.optional and component.key not in used}
 
 
 class _Claims:
@@ -206,10 +203,11 @@ def _foreign_modules(modules: Iterable[Module], components: Sequence[Component])
     for module in modules:
         for component in components:
             name = _distribution(component)
-            if module.distributions and not module.stdlib and _owns_module(component, module):
-                if name not in module.distributions:
-                    found = " and ".join(module.distributions)
-                    yield f"foreign: {found} installed the module {module.name}, which belongs to {component.key}"
+            if not module.distributions or module.stdlib or not _owns_module(component, module):
+                continue
+            if name not in module.distributions:
+                found = " and ".join(module.distributions)
+                yield f"foreign: {found} installed the module {module.name}, which belongs to {component.key}"
 
 
 def _resolve(component: Component, origins: Mapping[str, Origin]) -> tuple[str, Origin, str]:

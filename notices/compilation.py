@@ -78,7 +78,9 @@ def parse_report(data: bytes, where: str) -> Compilation:
     completion = root.get("completion")
     if completion != "yes":
         raise _invalid(where, f"the compilation did not complete: {completion!r}")
-    modules = tuple(sorted((_module(element, where) for element in root.iter("module")), key=lambda module: module.name))
+    modules = tuple(
+        sorted((_module(element, where) for element in root.iter("module")), key=lambda module: module.name)
+    )
     if not any(module.kind == "PythonMainModule" for module in modules):
         raise _invalid(where, "it lists no main module")
     names = [module.name for module in modules]

@@ -1,5 +1,7 @@
 """Components as their `component.toml` describes them.
 
+Its keys, with examples:
+
     name = "zlib"                       what its authors call it
     part = "compression"                which part of it is used, and for what
     version = "from build"              or the version, where the build does not say it
@@ -18,6 +20,7 @@
     from = "*/LICENSE"                  where it stands in the source, * for parts that change with the version
     lines = [1, 23]                     optional: first and last line of it
     archive = "..."                     optional: where it comes from, if not from the source
+    reference = "LicenseRef-..."        optional: it is the text of these terms
     supplied_sha256 = "..."             optional: the text is no part of the repository; the build hands it over
 
     [owns]                              patterns of names, * for anything
@@ -51,7 +54,7 @@ _KEYS: Final = {
         {"name", "part", "version", "license", "copyright", "source", "texts"},
         {"homepage", "source_sha256", "purl", "within", "optional", "note", "owns"},
     ),
-    "texts": ({"file", "from"}, {"lines", "archive", "supplied_sha256"}),
+    "texts": ({"file", "from"}, {"lines", "archive", "reference", "supplied_sha256"}),
     "owns": (set(), {"archives", "members", "objects", "stdlib", "python", "payload"}),
 }
 _REFERENCE: Final = re.compile(r"LicenseRef-[A-Za-z0-9.-]+")
@@ -61,12 +64,13 @@ _KEY: Final = re.compile(r"[a-z0-9][a-z0-9-]*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Text:
-    """A licence text. `lines` are the first and the last line of `origin`; `supplied_sha256` see `normalised_sha256`."""
+    """A licence text. `lines` are the first and last line of `origin`, `supplied_sha256` is normalised."""
 
     file: str
     origin: str
     lines: tuple[int, int] | None
     archive: str
+    reference: str
     supplied_sha256: str
 
 
@@ -216,8 +220,7 @@ def _require_keys(entry: Mapping[str, Any], place: str) -> None:
 
 def _component(folder: Path, entry: Mapping[str, Any]) -> Component:
     words = {
-        name: _word(entry.get(name, ""))
-        for name in ("homepage", "source_sha256", "purl", "within", "optional", "note")
+        name: _word(entry.get(name, "")) for name in ("homepage", "source_sha256", "purl", "within", "optional", "note")
     }
     owns = entry.get("owns", {})
     return Component(
@@ -254,6 +257,7 @@ def _text(entry: Mapping[str, Any]) -> Text:
         origin=_word(entry["from"]),
         lines=lines,
         archive=_word(entry.get("archive", "")),
+        reference=_word(entry.get("reference", "")),
         supplied_sha256=_word(entry.get("supplied_sha256", "")),
     )
 
@@ -286,22 +290,19 @@ def _faults(component: Component) -> Sequence[str]:
         faults.append("it must either own something or be within another component")
     if not component.copyright or not component.texts:
         faults.append("it needs a copyright holder and a text")
-    texts = {text.file for text in component.texts if not text.supplied_sha256}
-    faults += [f"{name} is missing" for name in sorted(texts) if not (component.path(_named(component, name))).is_file()]
-    there = {path.name for path in component.folder.iterdir()} - {DESCRIPTION}
-    if component.source == PROJECT:
-        texts = set()
-    faults += [f"{name} is no text of it" for name in sorted(there - texts)]
+    explained = {text.reference for text in component.texts if text.reference}
+    if explained != set(component.references):
+        faults.append(f"its texts are of {sorted(explained)}; its licence refers to {sorted(component.references)}")
+    ours = [text for text in component.texts if not text.supplied_sha256]
+    faults += [f"{text.file} is missing" for text in ours if not component.path(text).is_file()]
+    listed = {component.path(text) for text in ours} | {component.folder / DESCRIPTION}
+    faults += [f"{path.name} is no text of it" for path in sorted(set(component.folder.iterdir()) - listed)]
     return faults
-
-
-def _named(component: Component, file: str) -> Text:
-    return next(text for text in component.texts if text.file == file)
 
 
 def license_fault(expression: str) -> str:
     """What is wrong with an SPDX expression, or an empty string. LicenseRef- names are taken as they are."""
-    from license_expression import LicenseSymbol, Licensing, get_spdx_licensing
+    from license_expression import LicenseSymbol, Licensing, get_spdx_licensing  # type: ignore[import-untyped]
 
     known = get_spdx_licensing().known_symbols.values()
     names = sorted(set(_REFERENCE.findall(expression)))

@@ -1,4 +1,4 @@
-"""What a linker put together: static libraries with their members, and single objects, as its own command names them."""
+"""What a linker put together: static libraries with their members, and objects, as its own command names them."""
 
 from __future__ import annotations
 

@@ -72,8 +72,8 @@ def _file(owned: Owned) -> str:
 def _document(rendered: tuple[_Rendered, ...]) -> str:
     contents = dict.fromkeys(content for entry in rendered for _, content in entry.texts)
     numbers = {content: number for number, content in enumerate(contents, start=1)}
-    lines = ["mindnano-infer: notices", "", *_wrap("The program consists of the components below, each under its own licence.")]
-    lines += ["The numbers refer to the texts at the end.", ""]
+    lines = ["mindnano-infer: notices", "", "The program consists of these components, each under its own licence."]
+    lines += ["Numbers in brackets refer to the texts at the end.", ""]
     width = max(len(entry.owned.component.name) for entry in rendered)
     for entry in rendered:
         component = entry.owned.component
