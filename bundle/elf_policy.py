@@ -1,4 +1,4 @@
-"""Judges ELF files by the rules of elf_policy.toml, and sizes by its budget. Files are read, never run.
+"""Judges ELF files by the rules of elf_policy.toml. Files are read, never run.
 
 Where each rule comes from: ELF gABI 4.1 (types, segments, dynamic tags), the GNU extensions in the Linux Standard Base
 (symbol versions, PT_GNU_STACK, PT_GNU_RELRO).
@@ -31,7 +31,6 @@ _DF_TEXTREL: Final = 0x4
 _DF_BIND_NOW: Final = 0x8
 _DF_1_NOW: Final = 0x1
 _SYMBOL_VERSION: Final = re.compile(r"([A-Z][A-Z0-9_]*?)_(\d+(?:\.\d+)*)")
-_TOTAL: Final = "total"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -310,32 +309,3 @@ def newest_versions(versions: Iterable[str]) -> dict[str, str]:
 
 def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split("."))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SizeRow:
-    """A component with its size and the most that it may have, in bytes."""
-
-    component: str
-    size: int
-    limit: int
-
-    @property
-    def passed(self) -> bool:
-        """Whether it stays within its limit."""
-        return self.size <= self.limit
-
-
-def check_sizes(sizes: Mapping[str, int], rules: Rules | None = None) -> tuple[SizeRow, ...]:
-    """Components with their limits, and the total, largest first. The model is not part of any budget.
-
-    Raises:
-        BundleError: a component has no budget.
-    """
-    budget = (rules or load_rules()).budget
-    unknown = sorted(set(sizes) - set(budget) | {_TOTAL} & set(sizes))
-    if unknown:
-        raise BundleError("budget-unknown", f"no budget is set for {', '.join(unknown)}")
-    rows = [SizeRow(component=name, size=size, limit=budget[name]) for name, size in sizes.items()]
-    rows.sort(key=lambda row: (-row.size, row.component))
-    return (*rows, SizeRow(component=_TOTAL, size=sum(sizes.values()), limit=budget[_TOTAL]))

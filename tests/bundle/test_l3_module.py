@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 
 from bundle.payload import Packed, pack
-from engine.build import build_archive, build_objects, plan_build
-from tests.bundle.support import NATIVE, PROGRAMS, ROOT, stand_in_library
+from bundle.program_parts import program_parts
+from engine.build import build_objects, plan_build
+from tests.bundle.support import NATIVE_TARGET, PROGRAMS, ROOT, stand_in_library
 from tests.support.availability import unavailable
 from tests.support.packages import write_package
 
@@ -30,14 +31,13 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Packed:
     include = sysconfig.get_path("include")
     if not library.is_file() or not (Path(include) / "Python.h").is_file():
         unavailable(f"this Python has no library ({library}) or no headers to link a program with")
-    sources = [NATIVE / "start.c", NATIVE / "l3_module.c", PROGRAMS / "python_main.c"]
-    objects = build_objects(sources, extra_flags=("-isystem", include))
-    archive = build_archive(out=folder)
+    parts = program_parts(NATIVE_TARGET, Path(include), out=folder)
+    main = build_objects([PROGRAMS / "python_main.c"], extra_flags=("-isystem", include))
     elf = folder / "python.elf"
-    words = ["-Wl,--whole-archive", str(archive), "-Wl,--no-whole-archive", "-Wl,--export-dynamic", "-Wl,--gc-sections"]
-    words += [str(library), f"-Wl,-rpath,{library.parent}", "-Wl,--allow-shlib-undefined", "-lm", "-lpthread"]
+    words = [*map(str, main), *parts.link_words()]
+    words += [str(library), f"-Wl,-rpath,{library.parent}", "-Wl,--allow-shlib-undefined"]
     toolchain = plan_build("native").toolchain
-    toolchain.run([*toolchain.ld, *map(str, objects), *words, "-o", str(elf)], "link the interpreter")
+    toolchain.run([*toolchain.ld, *words, "-o", str(elf)], "link the interpreter")
     model = write_package(folder / "model.l3r")
     members = {"models/demo.l3r": model, "lib/librknnrt.so": stand_in_library(folder), "sbom.cdx.json": b"{}"}
     return pack(elf, folder / "python", members)
