@@ -21,6 +21,7 @@ from launcher.loading import LoadedMemory, load, measure
 from launcher.memory import Memory, read_memory
 from launcher.memory_plan import ProcessPlan, Runtime, Usage, plan_process, read_usage
 from launcher.messages import Catalogue
+from launcher.model_store import find_model, model_folder, model_missing
 from launcher.option_table import Command
 from launcher.options import Options, SamplingOverrides
 from launcher.progress import format_bytes
@@ -53,13 +54,17 @@ class Talk:
 
 
 def package_path(options: Options, environ: Mapping[str, str]) -> Path:
-    """The package that the options name.
+    """The package that the options name, or the one that lies where models are.
 
     Raises:
-        PackageError: the built-in model has not been packed.
+        PackageError: there is no model, or the built-in one has not been packed.
+        UsageError: there are several models and none is named.
     """
-    if options.model is not None:
-        return options.model
+    if not options.demo:
+        found = find_model(options, environ)
+        if found is None:
+            raise model_missing(model_folder(options, environ))
+        return found
     named = environ.get(DEMO_VARIABLE, "")
     path = Path(named) if named else Path(__file__).resolve().parent.parent / "build" / "demo" / "demo.l3r"
     if not path.is_file():

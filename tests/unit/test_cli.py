@@ -62,7 +62,7 @@ def test_exit_codes_are_listed_as_the_errors_have_them() -> None:
     ("words", "text", "env", "code", "slug"),
     [
         (["--nonsense"], "", {}, 2, "usage"),
-        (["question"], "", {}, 2, "usage"),
+        (["question"], "", {}, 4, "model-missing"),
         (["--demo"], "  \n", {}, 2, "no-question"),
         (["--demo"], b"\xff\xfe", {}, 2, "text-encoding"),
         (["--model", "/nonexistent.l3r", "x"], "", {}, 4, "package-missing"),
