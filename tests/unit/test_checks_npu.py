@@ -23,7 +23,7 @@ from launcher.system import SystemView
 from tests.fixtures.boards import rk3588 as parts
 from tests.fixtures.boards.boards import BOARDS
 from tests.fixtures.boards.builder import Board as Machine
-from tests.fixtures.boards.builder import NoDriver
+from tests.fixtures.boards.builder import FakeDevices, NoDriver
 from tests.fixtures.boards.drivers import DrmDriver, Rknpu
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -368,3 +368,32 @@ def test_checks_load_no_vendor_library() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT, env=environ
     )
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("name", ["pc", "raspberry_pi_5", "no_driver_bound"])
+def test_driverless_display_is_not_opened_without_an_npu(name: str, tmp_path: Path) -> None:
+    """A virtual display also hangs below a device that names no driver: only a bound rknpu makes such a node ours."""
+    machine = BOARDS[name]().file("/sys/devices/vgem/uevent", "MODALIAS=platform:vgem\n")
+    parts.drm_node(machine, "card3", minor=3, device="/sys/devices/vgem", driver=DrmDriver(name="vgem"))
+    system = machine.build(tmp_path)
+    probe_npu(system, read_board(system, None))
+    assert isinstance(system.devices, FakeDevices)
+    assert system.devices.log == []
+
+
+def test_linked_node_is_not_taken_for_the_misc_device(tmp_path: Path) -> None:
+    """The link leads to the display, and the NPU has no node: the link is not asked with the misc device's requests."""
+    machine = parts.without_drm_nodes(parts.rk3588()).link("/dev/rknpu", "dri/card0")
+    system = machine.build(tmp_path)
+    state = probe_npu(system, read_board(system, None))
+    assert (state.world, state.reason) == (World.VENDOR_DRM, "npu-node-missing")
+    assert isinstance(system.devices, FakeDevices)
+    assert system.devices.log == []
+
+
+def test_cores_of_mainline_are_counted(tmp_path: Path) -> None:
+    """A device tree with two of the three cores."""
+    machine = BOARDS["out_of_tree_module"]().remove("/sys/bus/platform/devices/fdad0000.npu")
+    state, found = look(machine, tmp_path)
+    assert state.cores == 2
+    assert found["npu-cores"].facts["cores"] == 2
