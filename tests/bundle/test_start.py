@@ -20,7 +20,8 @@ from bundle.payload import Packed
 from launcher.payload_file import SEAL_BYTES, SEAL_HASHED
 from tests.bundle.support import tiny_elf, tiny_packed
 from tests.support.availability import unavailable
-from tests.support.qemu import aarch64_command
+from tests.support.qemu import CPU, EmulatorMissing, aarch64_command, emulator
+from tests.support.sysroot import GLIBC, SysrootMissing, sysroot
 
 UNSUPPORTED = 3
 DAMAGED = 4
@@ -196,6 +197,25 @@ def test_aarch64_program_checks_itself(tmp_path: Path) -> None:
     data[-1000] ^= 1
     packed.path.write_bytes(data)
     refused(subprocess.run(command, env={}, capture_output=True, text=True))
+
+
+@pytest.fixture(scope="module")
+def arm(tmp_path_factory: pytest.TempPathFactory) -> Packed:
+    return tiny_packed(tmp_path_factory.mktemp("arm"), "aarch64")
+
+
+@pytest.mark.parametrize("release", sorted(GLIBC))
+def test_aarch64_program_checks_itself_with_every_glibc(arm: Packed, release: str) -> None:
+    try:
+        command = [str(emulator()), "-cpu", CPU, "-L", str(sysroot(release)), str(arm.path)]
+    except (EmulatorMissing, SysrootMissing) as error:
+        if release == "bullseye":  # past its end of life: it may have left the mirrors
+            pytest.skip(f"Debian 11 cannot be had: {error}")
+        unavailable(f"no aarch64 system: {error}")
+    done = subprocess.run(command, env={"PYTHONHOME": "x", "STAYS": "1"}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "environment STAYS=1" in done.stdout
+    assert "PYTHONHOME" not in done.stdout
 
 
 def test_unsealed_program_is_what_the_linker_writes(tmp_path: Path) -> None:
