@@ -200,6 +200,11 @@ def test_common_names_are_no_secrets(tmp_path: Path) -> None:
     assert Scrubber.of({"USER": "root", "HOME": "/"}, system)(text) == text
 
 
+def test_long_name_of_a_host_gives_away_its_short_one(tmp_path: Path) -> None:
+    scrub = Scrubber.of({"HOME": "/"}, Board().file("/etc/hostname", "attic.intra.example\n").build(tmp_path))
+    assert scrub("attic.intra.example, attic") == "<host>, <host>"
+
+
 def test_odd_names_are_no_patterns(tmp_path: Path) -> None:
     system = Board().file("/proc/sys/kernel/hostname", "a(b\\\n").build(tmp_path)
     scrub = Scrubber.of({"USER": ".*", "HOME": "/home/[x"}, system)

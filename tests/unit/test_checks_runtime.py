@@ -189,6 +189,18 @@ def test_section_table_outside_the_file(arm_library: bytes, offset: int) -> None
         read_elf(bytes(data))
 
 
+@pytest.mark.parametrize("field", [24, 32])
+def test_section_that_leaves_the_file(arm_library: bytes, field: int) -> None:
+    """The place (24) or the size (32) in the entry of the dynamic symbols."""
+    data = bytearray(arm_library)
+    (table,) = struct.unpack_from("<Q", data, 40)
+    entries = range(table, len(data) - 63, 64)
+    symbols = next(entry for entry in entries if struct.unpack_from("<I", data, entry + 4)[0] == 11)
+    struct.pack_into("<Q", data, symbols + field, len(data) - 24)
+    with pytest.raises(NotALibrary, match="cut short"):
+        read_elf(bytes(data))
+
+
 def test_this_machines_libraries_are_read() -> None:
     place = Path("/usr/lib") / f"{platform.machine()}-linux-gnu" / "libm.so.6"
     if not place.is_file():

@@ -171,9 +171,10 @@ def test_nothing_of_the_child_is_left(bench: Bench) -> None:
     assert not [line for line in ours if str(bench.library) in line]
 
 
-def test_second_program_is_told_that_the_npu_is_busy(bench: Bench) -> None:
+@pytest.mark.parametrize("kind", [fcntl.LOCK_EX, fcntl.LOCK_SH])
+def test_second_program_is_told_that_the_npu_is_busy(bench: Bench, kind: int) -> None:
     with (bench.locks / npu_child.LOCK_NAME).open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+        fcntl.flock(lock, kind)
         test = bench.run()
     assert (test.outcome, test.stage, test.version) == (Outcome.BUSY, "load", "")  # the library was not loaded
     line = finding(test)
