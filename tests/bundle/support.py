@@ -43,6 +43,15 @@ def stand_in_library(folder: Path, target: str = "native") -> Path:
     """A shared library in place of librknnrt.so."""
     toolchain = plan_build(target).toolchain
     library = folder / "librknnrt.so"
-    words = ["-shared", "-fPIC", "-Wl,-soname,librknnrt.so", str(PROGRAMS / "library.c"), "-o", str(library)]
+    words = [
+        "-shared",
+        "-fPIC",
+        "-g0",
+        "-s",
+        "-Wl,-soname,librknnrt.so",
+        str(PROGRAMS / "library.c"),
+        "-o",
+        str(library),
+    ]
     toolchain.run([*toolchain.ld, *words], "link the stand-in")
     return library
