@@ -61,6 +61,7 @@ class Fetch:
         self._reporting = reporting
         self._progress: Progress | None = None
         self._resumed = 0
+        self._base = 0
 
     def download(self, transport: Transport, url: str) -> None:
         """Gets the file from a server; every byte counts into the digest, which `prove` compares.
@@ -249,7 +250,8 @@ class Fetch:
     def _receive(self, reply: Reply, url: str, total: int | None) -> None:
         part = self._part
         if self._progress is None and total is not None:
-            self._progress = self._reporting.start("download", part.target.name, total)
+            self._base = part.size  # rate and remaining time are about what is still to come
+            self._progress = self._reporting.start("download", part.target.name, total - part.size)
         checked = part.size
         while data := reply.read(_READ_BYTES):
             if total is not None and part.size + len(data) > total:
@@ -257,7 +259,7 @@ class Fetch:
                 raise cut(urlsplit(url).hostname or "", f"more than {total} bytes came")
             part.append(data)
             if self._progress is not None:
-                self._progress.update(part.size)
+                self._progress.update(part.size - self._base)
             if part.size - checked >= _SPACE_CHECK_BYTES:
                 checked = part.size
                 self._require_space(None if total is None else total - part.size)
@@ -295,6 +297,7 @@ class Fetch:
             )
 
     def _restart(self, slug: str) -> None:
+        self._end_progress()
         self._part.restart()
         self._resumed = 0
         self._reporting.restart(slug)

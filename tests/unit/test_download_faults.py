@@ -236,14 +236,23 @@ class TestWithoutDigest:
     [
         Fault(ignore_range=True),
         Fault(status=206, headers={"Content-Range": None}),
-        Fault(headers={"Content-Range": "bytes 0-1999999/3000000"}),
+        Fault(body=DATA[:2_000_000], headers={"Content-Range": "bytes 0-1999999/3000000"}),
         Fault(headers={"Content-Range": "bytes 1000000-2999998/2000000"}),
         Fault(headers={"Content-Range": "items 1000000-2999999/3000000"}),
         Fault(headers={"Content-Range": f"bytes {10**17}-{10**17 + 1}/*"}),
         Fault(status=416, body=b""),
         Fault(status=416, body=b"", headers={"Content-Range": "bytes */5"}),
     ],
-    ids=str,
+    ids=[
+        "whole",
+        "no-range",
+        "other-range",
+        "beyond-total",
+        "other-unit",
+        "far",
+        "unsatisfied",
+        "unsatisfied-other-size",
+    ],
 )
 def test_wrong_answer_to_a_range_starts_anew(server: FaultServer, bench: Bench, fault: Fault) -> None:
     leave_part(server, bench, 1_000_000)
@@ -302,6 +311,15 @@ def test_content_length_against_the_list_stops_before_the_first_byte(server: Fau
         bench.get(server.url("/"))
     assert caught.value.slug == "download-size"
     assert not any(name.endswith("x.l3r") for name in bench.names())
+
+
+def test_body_that_ends_early_in_good_order_is_continued(server: FaultServer, bench: Bench) -> None:
+    """Only the size in the list can tell: the chunks end as they should."""
+    for name, data in release(DATA, name="x.l3r").items():
+        server.add(f"/{name}", data)
+    server.fail(FILE, Fault(chunked=True, body=DATA[:1_000_000]))
+    assert bench.get(server.url("/")).read_bytes() == DATA
+    assert ranges(server) == [None, "bytes=1000000-"]
 
 
 def test_login_page_with_status_200_is_recognised(server: FaultServer, bench: Bench) -> None:

@@ -207,7 +207,7 @@ def test_name_appears_only_after_the_bytes_are_durable(
     real_sync, real_rename = os.fsync, Path.rename
 
     def fsync(handle: int) -> None:
-        steps.append(f"sync {Path(os.readlink(f'/proc/self/fd/{handle}')).name}")
+        steps.append(f"sync {Path(f'/proc/self/fd/{handle}').readlink().name}")
         real_sync(handle)
 
     def rename(self: Path, target: Path) -> Path:
