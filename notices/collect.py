@@ -123,7 +123,7 @@ def assign_owners(inventory: Inventory, components: Sequence[Component]) -> Owne
     owned = []
     for component in components:
         if component.key in used:
-            version, origin, fault = _resolve(component, inventory.origins)
+            version, origin, fault = _resolve(component, inventory)
             faults += [fault] if fault else []
             parts = tuple(claims.parts[component.key])
             owned.append(Owned(component=component, version=version, origin=origin, parts=parts))
@@ -210,15 +210,20 @@ def _foreign_modules(modules: Iterable[Module], components: Sequence[Component])
                 yield f"foreign: {found} installed the module {module.name}, which belongs to {component.key}"
 
 
-def _resolve(component: Component, origins: Mapping[str, Origin]) -> tuple[str, Origin, str]:
+def _resolve(component: Component, inventory: Inventory) -> tuple[str, Origin, str]:
     """Version and origin of a component, and what is wrong with them."""
     if not component.is_pinned:
         origin = Origin(version=component.version, sha256=component.source_sha256, url=component.source)
         return component.version, origin, ""
-    origin = origins.get(component.source, Origin(version=""))
+    origin = inventory.origins.get(component.source, Origin(version=""))
     if not origin.version:
         return "", origin, f"unknown: the build does not say what it took for {component.source} ({component.key})"
     if component.version not in (FROM_BUILD, origin.version):
         fault = f"outdated: {component.key} describes {component.version}; the build has {origin.version}"
         return component.version, origin, fault
+    known = {**inventory.compilation.distributions, "nuitka": inventory.compilation.version}
+    compiled = known.get(_distribution(component), origin.version)
+    if compiled != origin.version:
+        fault = f"outdated: the build took {component.key} {origin.version}; the compilation used {compiled}"
+        return origin.version, origin, fault
     return origin.version, origin, ""

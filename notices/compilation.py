@@ -1,7 +1,8 @@
 """Nuitka's compilation report: which Python modules a compiled program holds, and where each came from.
 
-The format is that of Nuitka 4.3.3 (`--report=FILE`): the element `nuitka-compilation-report` with one `module` per
-module, and `metadata/included_metadata` per distribution whose metadata is carried.
+The format is that of Nuitka 4.3.3 (`--report=FILE`): the element `nuitka-compilation-report` with a `module` for each
+module, a `distributions/distribution` for each distribution that a module comes from, and a
+`metadata/included_metadata` for each one whose metadata is carried.
 """
 
 from __future__ import annotations
@@ -42,11 +43,19 @@ class Module:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compilation:
-    """What a report says: Nuitka's version, the modules by name, the distributions whose metadata is carried."""
+    """What a report says.
+
+    Attributes:
+        version: Nuitka's.
+        modules: by name.
+        metadata: distributions whose metadata is carried, by normalised name.
+        distributions: version of every distribution that a module comes from, by normalised name.
+    """
 
     version: str
     modules: tuple[Module, ...]
     metadata: tuple[str, ...]
+    distributions: Mapping[str, str]
 
 
 def read_report(path: Path) -> Compilation:
@@ -92,6 +101,10 @@ def parse_report(data: bytes, where: str) -> Compilation:
         version=_needed(root.attrib, "nuitka_version", where),
         modules=modules,
         metadata=tuple(sorted(metadata)),
+        distributions={
+            normalised_name(_needed(element.attrib, "name", where)): _needed(element.attrib, "version", where)
+            for element in root.iterfind("distributions/distribution")
+        },
     )
 
 

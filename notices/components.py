@@ -302,15 +302,24 @@ def _faults(component: Component) -> Sequence[str]:
 
 def license_fault(expression: str) -> str:
     """What is wrong with an SPDX expression, or an empty string. LicenseRef- names are taken as they are."""
-    from license_expression import LicenseSymbol, Licensing, get_spdx_licensing  # type: ignore[import-untyped]
+    from license_expression import (  # type: ignore[import-untyped]
+        ExpressionError,
+        LicenseSymbol,
+        Licensing,
+        ParseError,
+        get_spdx_licensing,
+    )
 
     known = get_spdx_licensing().known_symbols.values()
     names = sorted(set(_REFERENCE.findall(expression)))
-    result = Licensing([*known, *(LicenseSymbol(name) for name in names)]).validate(expression)
-    if result.errors:
-        return f"license {expression!r} is no SPDX expression: {'; '.join(result.errors)}"
-    if result.normalized_expression != expression:
-        return f"license {expression!r} is not in its usual form {result.normalized_expression!r}"
+    try:
+        parsed = Licensing([*known, *(LicenseSymbol(name) for name in names)]).parse(
+            expression, validate=True, strict=True
+        )
+    except (ExpressionError, ParseError) as error:
+        return f"license {expression!r} is no SPDX expression: {error}"
+    if str(parsed) != expression:
+        return f"license {expression!r} is not in its usual form {str(parsed)!r}"
     return ""
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -61,13 +63,28 @@ def read_object(path: Path, name: str | None = None) -> ObjectFile:
         raise _unreadable(path, str(error)) from error
 
 
+def linker_command(output: str, result: str) -> tuple[str, ...]:
+    """The words of the linker's own command in what `zig cc -v` prints.
+
+    zig prints those of libraries too that it makes on the way; the one that is meant writes `result`.
+
+    Raises:
+        NoticeError: there is none, or there are several.
+    """
+    commands = [tuple(shlex.split(line)) for line in output.splitlines() if line.startswith("ld.lld ")]
+    found = [words for words in commands if ("-o", result) in pairwise(words)]
+    if len(found) != 1:
+        raise NoticeError("notices-linked", f"the output holds {len(found)} commands of the linker that write {result}")
+    return found[0]
+
+
 def linked_files(
     words: Iterable[str], folder: Path, joined: Mapping[str, Sequence[Archive]] | None = None
 ) -> tuple[tuple[Archive, ...], tuple[ObjectFile, ...]]:
     """The static libraries and objects among the words of a linker's command.
 
-    The command must be the linker's own, which the compiler prints with `-v` (it starts with `ld.lld`): start files and
-    run-time libraries are on it, which no command of the build names.
+    The command must be the linker's own, see `linker_command`: start files and run-time libraries are on it, which no
+    command of the build names.
 
     Args:
         folder: where the linker ran; relative names start there.
