@@ -89,10 +89,12 @@ def stage(
         environment = _environment(zlib, libffi)
         workspace.command(words, folder=build, environment=environment, what="configure")
         workspace.command(["make", f"-j{workspace.jobs}"], folder=build)
-        # Bytecode would double the time; `--help` is the one option with which the compiler of bytecode does nothing.
+        # Nobody reads the bytecode; `--help` is the one option with which its compiler does nothing.
         install = ["make", "altinstall", f"DESTDIR={workspace.work / 'installed'}", "COMPILEALL_OPTS=--help"]
         workspace.command(install, folder=build, what="make install")
         (workspace.work / "installed" / PREFIX.lstrip("/")).rename(workspace.out / "install")
+        for bytecode in list((workspace.out / "install").rglob("__pycache__")):
+            shutil.rmtree(bytecode)
         _neutralise(workspace.out / "install", workspace.work)
         _collect_archives(workspace, build)
         licences = workspace.out / "licences"
@@ -124,8 +126,9 @@ def _environment(zlib: Stage, libffi: Stage) -> Mapping[str, str]:
         "CXX": zig.CXX,
         "AR": zig.AR,
         "RANLIB": zig.RANLIB,
-        "READELF": "readelf",
-        "CFLAGS": "-O2 -fno-semantic-interposition",
+        # The default has debug information, which would make the static library several times larger.
+        "OPT": "-DNDEBUG -O2 -Wall",
+        "CFLAGS": "-fno-semantic-interposition",
         "LDFLAGS": "-s",
         "MODULE_BUILDTYPE": "static",
         # No library of this machine may be found.

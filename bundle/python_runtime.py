@@ -23,9 +23,21 @@ from bundle.workspace import Workspace
 
 LIBRARY = f"libpython{VERSION}.a"
 
-# Tests, demonstrations, and programs that need a screen or would install something.
-_LEFT_OUT = ("__pycache__", "_pyrepl", "ensurepip", "idlelib", "site-packages", "test", "tkinter", "turtledemo")
-_LEFT_OUT_FILES = ("turtle.py",)
+# Tests, demonstrations, the interactive interpreter and its help, and programs that need a screen or would install
+# something.
+_LEFT_OUT = (
+    "__pycache__",
+    "_pyrepl",
+    "ensurepip",
+    "idlelib",
+    "pydoc.py",
+    "pydoc_data",
+    "site-packages",
+    "test",
+    "tkinter",
+    "turtle.py",
+    "turtledemo",
+)
 
 # Modules that configure leaves out without a word where their library does not work.
 _REQUIRED = (
@@ -99,13 +111,13 @@ def stage(target: str, *, cpython: Stage, libraries: tuple[Stage, ...]) -> Stage
 
 def builtin_modules(config: str) -> tuple[str, ...]:
     """Names in the table of built-in modules of a generated `config.c`, sorted."""
-    return tuple(sorted(set(re.findall(r'^\s*\{"(\w+)", *(?:PyInit_\w+|NULL)\}', config, flags=re.MULTILINE))))
+    return tuple(sorted(set(re.findall(r'^\s*\{"(\w+)", *\w+\}', config, flags=re.MULTILINE))))
 
 
 def _left_out(folder: str, names: list[str]) -> list[str]:
     if Path(folder).name != f"python{VERSION}" or Path(folder).parent.name != "lib":
         return [name for name in names if name == "__pycache__"]
-    return [name for name in names if name in _LEFT_OUT or name in _LEFT_OUT_FILES]
+    return [name for name in names if name in _LEFT_OUT]
 
 
 def _config_folder(python: Path) -> Path:
