@@ -24,6 +24,7 @@ from launcher.messages import Catalogue
 from launcher.model_store import find_model, model_folder, model_missing
 from launcher.option_table import Command
 from launcher.options import Options, SamplingOverrides
+from launcher.payload import demo_package
 from launcher.progress import format_bytes
 from launcher.system import SystemView
 from launcher.template import ChatTemplate
@@ -74,6 +75,19 @@ def package_path(options: Options, environ: Mapping[str, str]) -> Path:
             hint=f"run scripts/run once, which packs it, or point {DEMO_VARIABLE} at a package",
         )
     return path
+
+
+def open_package(options: Options, environ: Mapping[str, str]) -> Package:
+    """The package that the options name, open; the model inside the portable program is opened where it lies.
+
+    Raises:
+        EngineError, PackageError, UsageError: as `package_path`, or it does not open.
+    """
+    carried = demo_package() if options.demo and not environ.get(DEMO_VARIABLE) else None
+    if carried is None:
+        return Package(package_path(options, environ))
+    path, window = carried
+    return Package(Path(path), window=window)
 
 
 def metadata_of(package: Package) -> dict[str, object]:
@@ -211,7 +225,7 @@ def open_talk(options: Options, environ: Mapping[str, str], system: SystemView) 
     if options.question is None and is_terminal(sys.stdin):
         import launcher.line_editor  # noqa: F401  (a chat needs it, and the plan is to see it)
     runtime = Runtime.measured(system, complete=True)
-    with EventLog(options.log) as log, Package(package_path(options, environ)) as package:
+    with EventLog(options.log) as log, open_package(options, environ) as package:
         metadata = metadata_of(package)
         template = template_of(package, metadata)
         sampling = sampling_for(metadata, options.sampling, greedy=options.demo)

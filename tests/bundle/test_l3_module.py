@@ -90,6 +90,17 @@ def test_model_inside_is_opened_in_place(program: Packed) -> None:
     assert int(str(found["offset"])) % 65536 == 0
 
 
+def test_demo_means_the_model_inside(program: Packed) -> None:
+    found = answer(
+        program,
+        "from launcher.model import open_package\nfrom launcher.options import parse\n"
+        "with open_package(parse(['--demo'], {}), {}) as package:\n"
+        "    print(json.dumps({'path': str(package.path), 'vocabulary': package.config.vocab_size}))",
+    )
+    assert str(found["path"]).startswith("/proc/self/fd/")
+    assert found["vocabulary"] == 328
+
+
 def test_library_inside_is_loaded_from_memory_here_and_in_a_child(program: Packed) -> None:
     found = answer(
         program,
