@@ -24,14 +24,17 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from elftools.elf.dynamic import DynamicSection
 from elftools.elf.elffile import ELFFile
 from elftools.elf.gnuversions import GNUVerNeedSection
+from elftools.elf.sections import SymbolTableSection
 
 from bundle import pipeline, zig
 from bundle.cpython import ABSENT_MODULES
 from bundle.python_runtime import builtin_modules
 from bundle.stages import plan
 from bundle.store import Store
+from bundle.workspace import Workspace
 from tests.support.qemu import CPU, EmulatorMissing, emulator
 from tests.support.sysroot import GLIBC, SysrootMissing, sysroot
+from tests.support.toy_stages import runner, toy
 
 Facts = Callable[[str], dict[str, Any]]
 
@@ -236,6 +239,36 @@ def test_every_object_of_the_library_is_for_its_processor(target: str) -> None:
             count += 1
     assert count > 1000
     assert seen == {{"EM_X86_64": 62, "EM_AARCH64": 183}[machine]}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_one_archive_is_all_that_a_program_needs(target: str, tmp_path: Path) -> None:
+    python = runtime(target) / "python"
+
+    def run(workspace: Workspace) -> None:
+        zig.install(workspace, target)
+        source = workspace.work / "program.c"
+        source.write_text("#include <Python.h>\nint main(int n, char **words) { return Py_BytesMain(n, words); }\n")
+        words = [zig.CC, f"-I{python / 'include' / 'python3.13'}", source, python / "lib" / "libpython3.13.a"]
+        workspace.command([*words, "-s", "-rdynamic", "-o", workspace.out / "text"])
+
+    program = runner(tmp_path).build([toy(run=run)])[-1].folder / "text"
+    words = [*command(target)[:-1], str(program), "-S", "-c", "import ssl, zlib; print(ssl.OPENSSL_VERSION)"]
+    home = {"PYTHONHOME": str(python), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(words, env=home, capture_output=True, text=True, check=False)
+    assert done.stdout.startswith("OpenSSL 3.5.7 "), done.stderr
+    exported = exported_names(program)
+    assert "PyLong_FromLong" in exported
+    # A library that is loaded at run time must not find these and take them for its own.
+    assert not {"SSL_new", "EVP_DigestInit_ex", "inflate", "ffi_call", "OPENSSL_init_crypto"} & exported
+
+
+def exported_names(program: Path) -> set[str]:
+    """Functions and data that a program offers to the libraries that it loads."""
+    with program.open("rb") as stream:
+        table = ELFFile(stream).get_section_by_name(".dynsym")
+        assert isinstance(table, SymbolTableSection)
+        return {symbol.name for symbol in table.iter_symbols() if symbol.entry.st_shndx != "SHN_UNDEF"}
 
 
 def members(archive: Path) -> list[bytes]:
