@@ -90,7 +90,8 @@ def examine(
         found += [*cma_findings(system, has_iommu=npu.iommu), *domain_findings(need, npu.driver_version)]
     if options.check_deep:
         scrub = Scrubber.of(environ, system)
-        found += selftest_findings(system, environ, rknn.library, scrub, selftest, usable=npu.usable)
+        held = any(line.slug == "npu-held" for line in found)
+        found += selftest_findings(system, environ, rknn.library, scrub, selftest, usable=npu.usable, held=held)
     order = list(Group)
     return Report(
         findings=tuple(sorted(found, key=lambda finding: order.index(finding.group))),

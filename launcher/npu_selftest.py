@@ -20,6 +20,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Final
 
+from launcher.built_in import PROGRAM, start
 from launcher.checks.limits import NEEDED_FILES
 
 CHILD_WORD: Final = "--npu-child"
@@ -32,6 +33,7 @@ _SHOWN_CHARACTERS: Final = 200
 _REAP_S: Final = 2.0
 _POLL_S: Final = 0.02
 _MAX_LAST_READS: Final = 16  # a pipe holds 64 KiB, and a read takes as much
+_SOURCES: Final = Path(__file__).resolve().parent.parent  # from here Python finds the package of the launcher
 _FOREIGN: Final = ("LD_", "PYTHON", "GLIBC_TUNABLES", "MALLOC_")
 
 
@@ -91,8 +93,8 @@ class SelfTest:
 
 def child_command() -> list[str]:
     """How this program starts itself as the child."""
-    if "__compiled__" in globals():  # a compiled program has no interpreter to give a module to
-        return [os.path.realpath("/proc/self/exe"), CHILD_WORD]
+    if start() is not None:
+        return [PROGRAM, CHILD_WORD]  # leads to the same file in the child, even when another took its name meanwhile
     return [sys.executable, "-m", "launcher", CHILD_WORD]
 
 
@@ -138,7 +140,7 @@ def run_selftest(
             stderr=subprocess.STDOUT,
             pass_fds=(writing,),
             start_new_session=True,
-            cwd=Path(__file__).resolve().parent.parent,
+            cwd=_SOURCES if start() is None else "/",
             env={name: value for name, value in environ.items() if not name.startswith(_FOREIGN)},
         )
     except (OSError, ValueError) as error:

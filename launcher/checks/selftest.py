@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from launcher import rknn_abi
+from launcher.checks.npu_traces import log_findings
 from launcher.npu_selftest import Outcome, SelfTest, lock_folders
 from launcher.report import Finding, Group, Status, skip
 from launcher.rknn_library import RknnLibrary
@@ -24,6 +25,7 @@ def selftest_findings(
     run: Run,
     *,
     usable: bool,
+    held: bool,
 ) -> tuple[Finding, ...]:
     """Runs the test where there is an NPU that may be used and a runtime to use it with.
 
@@ -34,14 +36,20 @@ def selftest_findings(
         scrub: takes names and addresses out of what the child printed.
         run: runs the test.
         usable: the driver answered and is one that the runtime can use.
+        held: another process has the NPU open. Most programs know nothing of our lock, and two at once panic some
+            kernels.
     """
     if not usable:
         return (skip(Group.NPU, "selftest-no-npu"),)
+    if held:
+        return (skip(Group.NPU, "selftest-held"),)
     place = None if library is None else system.place(library.path)
     if place is None:
         return (skip(Group.NPU, "selftest-no-runtime"),)
     locks = [str(folder) for name in lock_folders(environ) if (folder := system.place(name)) is not None]
-    return (_line(run(str(place), environ, locks, lambda: oom_kills(system)), scrub),)
+    line = _line(run(str(place), environ, locks, lambda: oom_kills(system)), scrub)
+    # What the driver saw explains a failure best.
+    return (line, *log_findings(system, wanted=True)) if line.status is Status.FAIL else (line,)
 
 
 def oom_kills(system: SystemView) -> int:

@@ -271,6 +271,7 @@ def test_deep_check_runs_the_self_test_in_a_child(tmp_path: Path, runtime: Path)
     broken = examine(options("--check=deep"), {**environ, "RKNN_STAND_IN_FAULT": "segfault"}, system)
     assert "died of SIGSEGV at core 0" in broken.text(TEXTS[0])
     assert (broken.exit_code, worst(broken)["npu"]) == (0, "fail")  # the CPU computes
+    assert "Initialized rknpu 0.9.8" in broken.text(TEXTS[0])  # the kernel's word beside it
     valid(broken)
 
 
@@ -280,6 +281,13 @@ def test_runtime_is_never_loaded_without_a_device(tmp_path: Path, runtime: Path,
     environ = {**ENVIRON, RUNTIME_VARIABLE: "/opt/librknnrt.so"}
     report = examine(options("--check=deep"), environ, system, selftest=no_test)
     assert "selftest-no-npu" in {line.slug for line in report.findings}
+
+
+def test_npu_of_another_program_is_left_alone(tmp_path: Path, runtime: Path) -> None:
+    system = with_runtime(BOARDS["npu_held_by_other_process"](), runtime).build(tmp_path)
+    environ = {**ENVIRON, RUNTIME_VARIABLE: "/opt/librknnrt.so"}
+    report = examine(options("--check=deep"), environ, system, selftest=no_test)
+    assert "selftest-held" in {line.slug for line in report.findings}
 
 
 def test_self_test_needs_a_runtime(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def finding(test: SelfTest) -> Finding:
     found = RknnLibrary(
         path="/", size=1, sha256="", published=False, version="", build="", machine="", missing=(), trouble=""
     )
-    (line,) = selftest_findings(SystemView(), {}, found, lambda text: text, lambda *_: test, usable=True)
+    line, *_ = selftest_findings(SystemView(), {}, found, lambda text: text, lambda *_: test, usable=True, held=False)
     assert not line.blocking
     for texts in (ENGLISH, CHINESE):
         assert line.text(texts)
@@ -327,11 +327,11 @@ def test_known_matrices_tell_layouts_apart() -> None:
         assert sum(x != y for x, y in zip(npu_child.product(a, other), expected, strict=True)) > 200
 
 
-def skipped(system: SystemView, library: RknnLibrary | None, *, usable: bool) -> str:
+def skipped(system: SystemView, library: RknnLibrary | None, *, usable: bool = True, held: bool = False) -> str:
     def never(_library: str, _environ: Mapping[str, str], _locks: object, _kills: object) -> SelfTest:
         raise AssertionError("a child was started")
 
-    (line,) = selftest_findings(system, {}, library, str, never, usable=usable)
+    (line,) = selftest_findings(system, {}, library, str, never, usable=usable, held=held)
     assert line.status is Status.SKIP
     return line.slug
 
@@ -339,5 +339,6 @@ def skipped(system: SystemView, library: RknnLibrary | None, *, usable: bool) ->
 def test_no_child_without_device_or_runtime(tmp_path: Path, library: Path) -> None:
     found = read_library(SystemView(), str(library))
     assert skipped(SystemView(), found, usable=False) == "selftest-no-npu"
-    assert skipped(SystemView(), None, usable=True) == "selftest-no-runtime"
-    assert skipped(SystemView(root=tmp_path), found, usable=True) == "selftest-no-runtime"
+    assert skipped(SystemView(), None) == "selftest-no-runtime"
+    assert skipped(SystemView(root=tmp_path), found) == "selftest-no-runtime"
+    assert skipped(SystemView(), found, held=True) == "selftest-held"

@@ -67,6 +67,8 @@ TEXTS: Final[Mapping[str, str]] = {
     # the NPU's self test
     "check-selftest-no-npu": "self test: no NPU that could be used, so the Rockchip runtime is not loaded",
     "check-selftest-no-runtime": "self test: there is no Rockchip runtime to test the NPU with",
+    "check-selftest-held": "self test: not run while another program has the NPU open",
+    "check-selftest-held-next": "stop that program, then mindnano-infer --check=deep",
     "check-selftest-exact": "self test: {exact} of 3 cores exact, {products} products (librknnrt {version})",
     "check-selftest-wrong": "self test: core {wrong} multiplies wrongly (librknnrt {version})",
     "check-selftest-wrong-next": "update the board's image (drivers 0.9.2 and 0.9.3 fail on some cores)",

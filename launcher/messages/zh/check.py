@@ -64,6 +64,8 @@ TEXTS: Final[Mapping[str, str]] = {
     # the NPU's self test
     "check-selftest-no-npu": "自检：没有可用的 NPU，因此不加载 Rockchip 运行库",
     "check-selftest-no-runtime": "自检：没有可用来测试 NPU 的 Rockchip 运行库",
+    "check-selftest-held": "自检：另一个程序打开着 NPU，因此没有运行",
+    "check-selftest-held-next": "停止那个程序，再运行 mindnano-infer --check=deep",
     "check-selftest-exact": "自检：3 个核心中 {exact} 个完全正确，{products} 个乘积（librknnrt {version}）",
     "check-selftest-wrong": "自检：核心 {wrong} 算错（librknnrt {version}）",
     "check-selftest-wrong-next": "更新系统镜像（驱动 0.9.2 和 0.9.3 的部分核心有问题）",
