@@ -162,7 +162,7 @@ class Download:
             with part:
                 self._get(release, part)
         except KeyboardInterrupt as interrupt:
-            kept = "" if part is None else f"; {format_bytes(part.size)} are kept in {part.path}"
+            kept = "" if part is None or not part.size else f"; {format_bytes(part.size)} are kept in {part.path}"
             raise Cancelled(
                 "download-stopped", f"the download was stopped{kept}", hint="run the same command to continue"
             ) from interrupt

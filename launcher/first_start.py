@@ -45,7 +45,6 @@ def first_start(
         PackageError: there is no terminal to ask on, nothing to offer, or the answer is no; the hint names the ways on.
         NetworkError, ResourceError, BusyError, TrustError, Cancelled: as `Download`.
     """
-    from launcher.download import Download
     from launcher.publisher import read_publisher
 
     folder = model_folder(options, environ)
@@ -56,6 +55,8 @@ def first_start(
         raise model_missing(folder)
     if owner.repository is None or options.offline or is_offline(environ):
         raise model_missing(folder)
+    from launcher.download import Download
+
     with Download(options, environ, texts, system, surroundings=surroundings, publisher=owner, err=screen) as download:
         offer = download.offer()
         unknown = texts("unknown")

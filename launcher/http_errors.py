@@ -56,8 +56,14 @@ def connection_failure(error: Exception, host: str, proxy: str | None, now: date
     for cause in causes:
         if isinstance(cause, ssl.SSLCertVerificationError):
             return _certificate_failure(cause, host, now)
+    if isinstance(error, requests.exceptions.InvalidSchema | lower.ProxySchemeUnknown):
+        return NetworkError(
+            "network-proxy",
+            f"the proxy {proxy or ''} speaks a protocol that this program does not, expected http",
+            hint="name an http proxy in https_proxy or all_proxy",
+        )
     if any(isinstance(cause, requests.exceptions.ProxyError | lower.ProxyError) for cause in causes) or isinstance(
-        error, requests.exceptions.InvalidProxyURL | requests.exceptions.InvalidSchema
+        error, requests.exceptions.InvalidProxyURL
     ):
         return NetworkError(
             "network-proxy",

@@ -201,7 +201,9 @@ class Transport:
         """
         while True:
             try:
-                return self._small(url, limit)
+                data = self._small(url, limit)
+                retries.succeed()
+                return data
             except TryAgain as passing:
                 failure = passing
             except NetworkError as error:

@@ -7,11 +7,13 @@ import socket
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from launcher.errors import NetworkError, PackageError
+from launcher.http_errors import retry_after
 from tests.support.demo import require_demo
 from tests.support.downloads import Bench, digest, random_bytes, release
 from tests.support.fault_server import Fault, FaultServer, Resource
@@ -419,6 +421,14 @@ class TestProxy:
         assert caught.value.slug == "network-proxy"
         assert "secret" not in caught.value.message
 
+    @pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:9", "http://", "ftp://127.0.0.1:9"])
+    def test_proxy_that_cannot_be_one_is_named(self, bench: Bench, proxy: str) -> None:
+        bench.environ["all_proxy"] = proxy
+        with pytest.raises(NetworkError) as caught:
+            bench.get("https://far.test/x.l3r", *GIVEN)
+        assert caught.value.slug == "network-proxy"
+        assert bench.waits == []
+
     def test_proxy_that_wants_a_password_is_named(self, bench: Bench) -> None:
         with FaultServer() as proxy:
             proxy.fail("http://far.test/x.l3r", Fault(status=407))
@@ -427,3 +437,19 @@ class TestProxy:
             with pytest.raises(NetworkError) as caught:
                 bench.get("http://far.test/x.l3r", *GIVEN)
             assert caught.value.slug == "network-proxy"
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("7", 7.0),
+        (" 0 ", 0.0),
+        ("Mon, 30 Nov 2026 00:01:00 GMT", 60.0),
+        ("Sun, 29 Nov 2026 00:00:00 GMT", 0.0),
+        ("soon", None),
+        ("-5", None),
+        (None, None),
+    ],
+)
+def test_wait_is_read_in_both_forms(text: str | None, seconds: float | None) -> None:
+    assert retry_after(text, datetime(2026, 11, 30, tzinfo=UTC)) == seconds
