@@ -56,7 +56,7 @@ def connection_failure(error: Exception, host: str, proxy: str | None, now: date
     for cause in causes:
         if isinstance(cause, ssl.SSLCertVerificationError):
             return _certificate_failure(cause, host, now)
-    if isinstance(error, requests.exceptions.InvalidSchema | lower.ProxySchemeUnknown):
+    if any(isinstance(cause, requests.exceptions.InvalidSchema | lower.ProxySchemeUnknown) for cause in causes):
         return NetworkError(
             "network-proxy",
             f"the proxy {proxy or ''} speaks a protocol that this program does not, expected http",
