@@ -116,8 +116,12 @@ TEXTS: Final[Mapping[str, str]] = {
         "no permission: {nodes}, although the groups allow it (SELinux, AppArmor or a sandbox); backend used: {backend}"
     ),
     "check-npu-access-denied-next": "sudo dmesg | grep -i denied",
-    "check-npu-refused": "device rules of a container or a service refuse the NPU ({error}): {nodes}; backend used: {backend}",
-    "check-npu-refused-next": "docker run --device /dev/dri instead of a bind mount or mknod; DeviceAllow=char-drm rw in a service",
+    "check-npu-refused": (
+        "device rules of a container or a service refuse the NPU ({error}): {nodes}; backend used: {backend}"
+    ),
+    "check-npu-refused-next": (
+        "docker run --device /dev/dri instead of a bind mount or mknod; DeviceAllow=char-drm rw in a service"
+    ),
     "check-npu-container": "the NPU is there, but not handed to this container; backend used: {backend}",
     "check-npu-container-next": "start the container with --device /dev/dri",
     "check-npu-kubernetes": "the NPU is there, but not handed to this pod; backend used: {backend}",
