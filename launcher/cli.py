@@ -12,6 +12,7 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import TextIO
@@ -83,6 +84,7 @@ def _speak_utf8() -> None:
 
 
 def _run(options: Options, texts: Catalogue, environ: Mapping[str, str]) -> int:
+    signal.signal(signal.SIGTERM, _terminate)  # ends in good order, whatever runs
     run = _COMMANDS.get(options.command)
     return _talk(options, texts, environ) if run is None else run(options, texts, environ)
 
@@ -121,18 +123,9 @@ def _check(options: Options, texts: Catalogue, environ: Mapping[str, str]) -> in
 
 
 def _list_contexts(options: Options, texts: Catalogue, environ: Mapping[str, str]) -> int:
-    from launcher.contexts import build_table, table_text
-    from launcher.engine import Package
-    from launcher.memory import read_memory
-    from launcher.model import engine_options, kv_type, metadata_of, model_name, package_path
-    from launcher.system import SystemView
+    from launcher.list_contexts import run_list_contexts
 
-    path = package_path(options, environ)
-    with Package(path) as package:
-        name = model_name(metadata_of(package), path)
-        table = build_table(package, name, engine_options(options), kv_type(options), read_memory(SystemView()))
-    print(json.dumps(table.document(), indent=2) if options.json else table_text(table, texts))
-    return 0
+    return run_list_contexts(options, environ, texts)
 
 
 def _verify(options: Options, texts: Catalogue, environ: Mapping[str, str]) -> int:
@@ -176,16 +169,20 @@ def _serve(_options: Options, _texts: Catalogue, _environ: Mapping[str, str]) ->
 
 def _talk(options: Options, texts: Catalogue, environ: Mapping[str, str]) -> int:
     from launcher.chat import answer_once, read_question, run_chat
+    from launcher.first_start import first_start
     from launcher.model import open_talk
+    from launcher.model_store import find_model
     from launcher.system import SystemView
     from launcher.terminal import Console, is_terminal
 
-    signal.signal(signal.SIGTERM, _terminate)
     console = Console(texts, out=sys.stdout, err=sys.stderr, color=options.color, environ=environ)
     question = options.question
     if question is None and not is_terminal(sys.stdin):
         question = read_question(sys.stdin)
-    with open_talk(options, environ, SystemView()) as talk:
+    system = SystemView()
+    if not options.demo and find_model(options, environ) is None:
+        options = replace(options, model=first_start(options, environ, texts, system))
+    with open_talk(options, environ, system) as talk:
         if question is not None:
             return answer_once(talk, console, question)
         console.say("chat-banner", name=talk.name, context=talk.context, threads=talk.threads, simd=talk.simd)
