@@ -20,7 +20,8 @@ _MAX_CORES: Final = 4096
 _SMALL_PARTS: Final = frozenset({0xD03, 0xD05, 0xD46, 0xD80})
 # Under these drivers `powersave` means that the hardware chooses, and it chooses well.
 _SELF_CLOCKED: Final = frozenset({"intel_pstate", "amd-pstate-epp", "amd_pstate_epp"})
-_STEPPING: Final = frozenset({"ondemand", "conservative"})
+# An idle core under `ondemand` or `schedutil` is slow and right to be; this one climbs too slowly for bursts.
+_STEPPING: Final = frozenset({"conservative"})
 _LOW: Final = 0.6
 
 

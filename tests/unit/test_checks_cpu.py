@@ -112,7 +112,8 @@ def test_powersave_is_named_with_the_command(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("driver", "governor", "current", "slug"),
     [
-        ("cpufreq-dt", "ondemand", 408_000, "cpu-governor"),
+        ("cpufreq-dt", "conservative", 408_000, "cpu-governor"),
+        ("cpufreq-dt", "ondemand", 408_000, "cpu-clock"),
         ("cpufreq-dt", "ondemand", 2_304_000, "cpu-clock"),
         ("cpufreq-dt", "schedutil", 408_000, "cpu-clock"),
         ("cpufreq-dt", "powersave", 2_304_000, "cpu-governor"),
