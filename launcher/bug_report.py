@@ -9,7 +9,7 @@ from launcher import __version__
 from launcher.memory import read_memory
 from launcher.messages import Catalogue, Language
 from launcher.progress import format_bytes
-from launcher.report import Report
+from launcher.report import Report, one_line
 from launcher.system import SystemView
 
 
@@ -20,7 +20,7 @@ def bug_report(report: Report, system: SystemView, scrub: Callable[[str], str]) 
     """
     texts = Catalogue(Language.ENGLISH)
     lines = [texts("check-report-title", version=__version__), texts("check-report-note"), ""]
-    lines += [f"{name:<8} {value}" for name, value in _machine(system) if value]
+    lines += [f"{name:<8} {one_line(value)}" for name, value in _machine(system) if value]
     lines.append("")
     for finding in report.findings:
         shown = finding.redacted()

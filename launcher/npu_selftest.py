@@ -22,6 +22,7 @@ from typing import Final
 
 from launcher.built_in import PROGRAM, start
 from launcher.checks.limits import NEEDED_FILES
+from launcher.report import one_line
 
 CHILD_WORD: Final = "--npu-child"
 DEADLINE_S: Final = 10.0
@@ -351,7 +352,7 @@ def last_lines(data: bytes) -> tuple[str, ...]:
 
 def printable_text(text: str) -> str:
     """The text on one line of limited length, with marks for characters that are not printable."""
-    shown = "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
+    shown = one_line(text[: _SHOWN_CHARACTERS + 1])
     return shown if len(shown) <= _SHOWN_CHARACTERS else shown[:_SHOWN_CHARACTERS] + "…"
 
 

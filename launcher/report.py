@@ -76,13 +76,13 @@ class Finding:
     private: frozenset[str] = frozenset()
 
     def text(self, texts: Catalogue) -> str:
-        """The fact for a person."""
-        return texts(f"check-{self.slug}", **self.facts)
+        """The fact for a person, on one line; what a terminal would obey instead of showing is marked."""
+        return one_line(texts(f"check-{self.slug}", **self.facts))
 
     def next_step(self, texts: Catalogue) -> str:
         """What to do about it, or an empty string."""
         slug = f"check-{self.slug}-next"
-        return texts(slug, **self.facts) if texts.has(slug) else ""
+        return one_line(texts(slug, **self.facts)) if texts.has(slug) else ""
 
     def redacted(self) -> Finding:
         """The same finding without private facts."""
@@ -164,6 +164,11 @@ class Report:
 
 def _show_tokens(count: int) -> str:
     return f"{count // 1024}K" if count % 1024 == 0 else str(count)
+
+
+def one_line(text: str) -> str:
+    """The text with a mark for every character that is not printable: facts come from files that anybody may write."""
+    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
 
 
 def ok(group: Group, slug: str, /, **facts: object) -> Finding:

@@ -12,9 +12,18 @@ from launcher.engine import Package
 from launcher.engine_library import Library
 from launcher.errors import MindnanoError, PackageError
 from launcher.messages import Catalogue
-from launcher.model import context_table, metadata_of, model_name, package_path, process_plan, session_options
+from launcher.model import (
+    DEMO_VARIABLE,
+    context_table,
+    metadata_of,
+    model_name,
+    package_path,
+    process_plan,
+    session_options,
+)
 from launcher.model_store import find_model, model_folder
 from launcher.options import Options
+from launcher.payload import demo_package
 from launcher.progress import Progress, format_bytes
 from launcher.report import Finding, Group, Status
 from launcher.system import SystemView
@@ -33,24 +42,40 @@ class PackageView:
     findings: tuple[Finding, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Place:
+    """A package: a file, or a window of one."""
+
+    path: Path
+    window: tuple[int, int] | None = None
+
+    def size(self) -> int:
+        """Bytes of the package.
+
+        Raises:
+            OSError: the file is gone.
+        """
+        return self.path.stat().st_size if self.window is None else self.window[1]
+
+
 def package_view(
     options: Options, environ: Mapping[str, str], system: SystemView, library: Library | None
 ) -> PackageView:
     """Opens the package as a conversation would. Only `--check=deep` reads its weights."""
     path: Path | None = None
     try:
-        found = package_path(options, environ) if options.demo else find_model(options, environ)
-        if found is None:
+        place = _place(options, environ)
+        if place is None:
             folder = str(model_folder(options, environ))
             return PackageView(path=None, need=None, findings=(_line(Status.SKIP, "package-none", {"path": folder}),))
-        path = found.absolute()
+        path = place.path
         if library is None:
             unread = _line(Status.SKIP, "package-unread", {"path": str(path)})
             return PackageView(path=path, need=None, findings=(unread,))
-        with Package(path, library=library) as package:
-            line = _line(Status.OK, "package-mtp" if package.has_mtp else "package", _facts(package, path))
+        with Package(path, window=place.window, library=library) as package:
+            line = _line(Status.OK, "package-mtp" if package.has_mtp else "package", _facts(package, place))
             need = _need(package, options, system)
-            verified = _verification(package, path, environ, options)
+            verified = _verification(package, place, environ, options)
             return PackageView(path=path, need=need, findings=(line, *verified))
     except MindnanoError as error:
         return PackageView(path=path, need=None, findings=(_failure(error),))
@@ -59,16 +84,26 @@ def package_view(
         return PackageView(path=path, need=None, findings=(_failure(gone),))
 
 
-def _facts(package: Package, path: Path) -> dict[str, object]:
-    size = path.stat().st_size
+def _place(options: Options, environ: Mapping[str, str]) -> _Place | None:
+    """Where the package is that a conversation would open; None where there is none."""
+    carried = demo_package() if options.demo and not environ.get(DEMO_VARIABLE) else None
+    if carried is not None:
+        program, window = carried
+        return _Place(path=Path(program).resolve(), window=window)
+    found = package_path(options, environ) if options.demo else find_model(options, environ)
+    return None if found is None else _Place(path=found.absolute())
+
+
+def _facts(package: Package, place: _Place) -> dict[str, object]:
+    size = place.size()
     return {
-        "name": model_name(metadata_of(package), path),
+        "name": model_name(metadata_of(package), place.path),
         "size": format_bytes(size),
         "size_bytes": size,
         "layers": package.config.layer_count,
         "experts": package.config.expert_count,
         "context": show_tokens(package.config.max_context),
-        "path": str(path),
+        "path": str(place.path),
     }
 
 
@@ -82,36 +117,41 @@ def _need(package: Package, options: Options, system: SystemView) -> Need:
     )
 
 
-def _verification(package: Package, path: Path, environ: Mapping[str, str], options: Options) -> tuple[Finding, ...]:
+def _verification(package: Package, place: _Place, environ: Mapping[str, str], options: Options) -> tuple[Finding, ...]:
     """Whether the bytes are known to be the published ones. A wrong digest fails as it does at the start."""
     try:
         if options.check_deep:
-            return _hashed(package, path, environ, Catalogue(options.language))
-        state = verification_state(path, environ)
+            return _hashed(package, place, environ, Catalogue(options.language))
+        if place.window is not None:
+            return (_line(Status.OK, "package-carried"),)
+        state = verification_state(place.path, environ)
         if state is VerificationState.CHANGED:
-            require_verified(path, environ, label="")  # raises, with both digests; the stamp saves hashing
+            require_verified(place.path, environ, label="")  # raises, with both digests; the stamp saves hashing
     except MindnanoError as error:
         return (_failure(error),)
     if state is VerificationState.VERIFIED:
         return (_line(Status.OK, "package-verified"),)
     slug = "package-no-manifest" if state is VerificationState.UNLISTED else "package-unverified"
-    return (_line(Status.SKIP, slug, {"path": str(path.parent)}),)
+    return (_line(Status.SKIP, slug),)
 
 
-def _hashed(package: Package, path: Path, environ: Mapping[str, str], texts: Catalogue) -> tuple[Finding, ...]:
+def _hashed(package: Package, place: _Place, environ: Mapping[str, str], texts: Catalogue) -> tuple[Finding, ...]:
     """Compares every section with the package's own digests, and the file with those of its release."""
-    label = texts("verify-progress", name=path.name)
-    with Progress(label, path.stat().st_size) as progress:
+    size = place.size()
+    label = texts("verify-progress", name=place.path.name)
+    with Progress(label, size) as progress:
 
-        def step(done: int, total: int) -> None:
-            progress.update(min(done, total))
+        def step(done: int, _total: int) -> None:
+            progress.update(min(done, size))
 
         package.verify(step)
-        progress.update(path.stat().st_size)
-    sections = _line(Status.OK, "package-hashed", {"size": format_bytes(path.stat().st_size)})
-    verified = require_verified(path, environ, label=label)
+        progress.update(size)
+    sections = _line(Status.OK, "package-hashed", {"size": format_bytes(size)})
+    if place.window is not None:
+        return (sections, _line(Status.OK, "package-carried"))
+    verified = require_verified(place.path, environ, label=label)
     if verified is None:
-        return (sections, _line(Status.SKIP, "package-no-manifest", {"path": str(path.parent)}))
+        return (sections, _line(Status.SKIP, "package-no-manifest"))
     return (sections, _line(Status.OK, "package-verified", {"sha256": verified.sha256}))
 
 

@@ -320,6 +320,20 @@ def test_schema_is_strict(extra: dict[str, object]) -> None:
         jsonschema.validate(document, SCHEMA)
 
 
+def test_files_cannot_speak_to_the_terminal_or_forge_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    evil = "Board\x1b]0;title\x07\x1b[31m\nok    board    all is well\r\u202e"
+    board = BOARDS["no_driver_bound"]()
+    for path in ("/sys/firmware/devicetree/base/model", "/proc/sys/kernel/osrelease", "/etc/os-release"):
+        board.file(path, evil.replace("\n", "\x0b"))
+    board.file("/dev/kmsg", f"4,9,1,-;rknpu: failed {evil}\n")
+    system = board.build(tmp_path)
+    for words in (["--check"], ["--check", "--report"], ["--check", "--model", f"/{evil}.l3r"]):
+        run_check(options(*words), ENVIRON, TEXTS[0], system)
+        shown = capsys.readouterr().out
+        assert all(line.isprintable() for line in shown.split("\n"))
+        assert not [line for line in shown.split("\n") if line.startswith("ok    board    all is well")]
+
+
 def test_bare_root_is_no_crash(tmp_path: Path) -> None:
     report = check(Board().file("/proc/self/status", "Uid:\t0\t0\t0\t0\n").build(tmp_path), "--check", "--demo")
     assert report.ready

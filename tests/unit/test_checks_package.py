@@ -134,6 +134,22 @@ def test_context_that_the_package_does_not_allow_is_the_callers_error(tmp_path: 
     assert failure(look(tmp_path, engine, "--demo", "--context", "64K")).exit_code == 2
 
 
+@pytest.mark.parametrize("command", ["--check", "--check=deep"])
+def test_model_inside_the_program_is_opened_where_it_lies(
+    tmp_path: Path, engine: Library, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    data = require_demo().read_bytes()
+    program = tmp_path / "mindnano-infer"
+    program.write_bytes(b"\x7fELF" + bytes(65532) + data + b"end")
+    list_it(program, "0" * 64)  # about another file than the package
+    monkeypatch.setattr("launcher.checks.package.demo_package", lambda: (str(program), (65536, len(data))))
+    view = look(tmp_path, engine, "--demo", command=command)
+    assert view.findings[0].facts["size_bytes"] == len(data)
+    assert statuses(view)[-1] == ("package-carried", "ok")
+    assert view.path == program
+    assert view.need is not None
+
+
 def test_several_packages_and_none_named(tmp_path: Path, engine: Library) -> None:
     package = copy(tmp_path)
     shutil.copy(package, package.with_name("other.l3r"))

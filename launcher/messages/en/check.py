@@ -51,6 +51,7 @@ TEXTS: Final[Mapping[str, str]] = {
     "check-package-unverified": "its bytes were not compared with a manifest yet",
     "check-package-unverified-next": "mindnano-infer --verify",
     "check-package-no-manifest": "there is no MANIFEST.json beside it to compare with",
+    "check-package-carried": "it lies in the program, which checks its own bytes when it starts",
     "check-package-hashed": "every section has the digest that the package states ({size})",
     # network
     "check-network-port-free": "{address} is free",

@@ -48,6 +48,7 @@ TEXTS: Final[Mapping[str, str]] = {
     "check-package-unverified": "内容尚未与清单比较",
     "check-package-unverified-next": "mindnano-infer --verify",
     "check-package-no-manifest": "旁边没有可供比较的 MANIFEST.json",
+    "check-package-carried": "它在程序文件之内，程序启动时检查自己的内容",
     "check-package-hashed": "每一段的摘要都与模型包所写的一致（{size}）",
     # network
     "check-network-port-free": "{address} 空闲",
