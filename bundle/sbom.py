@@ -132,13 +132,13 @@ def _is_model(owned: Owned) -> bool:
 
 
 def _purl(owned: Owned) -> str:
-    """Package URL: that of the description, or that of the distribution, with the version."""
+    """Package URL: that of the description, or that of the distribution, with the version of what was taken."""
     base = owned.component.purl
     if not base:
         kind, _, name = owned.component.source.rpartition(":")
         base = f"pkg:pypi/{name}" if kind == "pypi" else f"pkg:generic/{owned.component.key}"
     path, _, fragment = base.partition("#")
-    return f"{path}@{owned.version}" + (f"#{fragment}" if fragment else "")
+    return f"{path}@{owned.origin.version}" + (f"#{fragment}" if fragment else "")
 
 
 def _references(owned: Owned) -> list[Json]:

@@ -218,12 +218,14 @@ def _resolve(component: Component, inventory: Inventory) -> tuple[str, Origin, s
     origin = inventory.origins.get(component.source, Origin(version=""))
     if not origin.version:
         return "", origin, f"unknown: the build does not say what it took for {component.source} ({component.key})"
-    if component.version not in (FROM_BUILD, origin.version):
-        fault = f"outdated: {component.key} describes {component.version}; the build has {origin.version}"
-        return component.version, origin, fault
+    version = origin.version if component.version == FROM_BUILD else component.version
+    described = component.source_version or version
+    if described != origin.version:
+        fault = f"outdated: {component.key} describes {component.source} {described}; the build has {origin.version}"
+        return version, origin, fault
     known = {**inventory.compilation.distributions, "nuitka": inventory.compilation.version}
     compiled = known.get(_distribution(component), origin.version)
     if compiled != origin.version:
         fault = f"outdated: the build took {component.key} {origin.version}; the compilation used {compiled}"
-        return origin.version, origin, fault
-    return origin.version, origin, ""
+        return version, origin, fault
+    return version, origin, ""

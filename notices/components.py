@@ -4,7 +4,8 @@ Its keys, with examples:
 
     name = "zlib"                       what its authors call it
     part = "compression"                which part of it is used, and for what
-    version = "from build"              or the version, where the build does not say it
+    version = "from build"              or the version, where it is not that of the source
+    source_version = "3.13.5"           optional: the version of the source that holds a copy of that `version`
     license = "Zlib"                    SPDX expression; LicenseRef- where SPDX knows no name for the terms
     copyright = ["(C) ..."]             holders, as they write it
     homepage = "https://zlib.net/"      optional
@@ -39,6 +40,7 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -52,7 +54,7 @@ DESCRIPTION: Final = "component.toml"
 _KEYS: Final = {
     "": (
         {"name", "part", "version", "license", "copyright", "source", "texts"},
-        {"homepage", "source_sha256", "purl", "within", "optional", "note", "owns"},
+        {"homepage", "source_sha256", "source_version", "purl", "within", "optional", "note", "owns"},
     ),
     "texts": ({"file", "from"}, {"lines", "archive", "reference", "supplied_sha256"}),
     "owns": (set(), {"archives", "members", "objects", "stdlib", "python", "payload"}),
@@ -107,6 +109,7 @@ class Component:
     homepage: str
     source: str
     source_sha256: str
+    source_version: str
     purl: str
     within: str
     optional: str
@@ -220,7 +223,8 @@ def _require_keys(entry: Mapping[str, Any], place: str) -> None:
 
 def _component(folder: Path, entry: Mapping[str, Any]) -> Component:
     words = {
-        name: _word(entry.get(name, "")) for name in ("homepage", "source_sha256", "purl", "within", "optional", "note")
+        name: _word(entry.get(name, ""))
+        for name in ("homepage", "source_sha256", "source_version", "purl", "within", "optional", "note")
     }
     owns = entry.get("owns", {})
     return Component(
@@ -286,6 +290,8 @@ def _faults(component: Component) -> Sequence[str]:
         faults.append(f"source {component.source!r} is neither a pin nor an address with source_sha256")
     if not component.is_pinned and component.version == FROM_BUILD:
         faults.append("its version comes from no build, since its source is an address")
+    if component.source_version and component.version == FROM_BUILD:
+        faults.append("source_version is for a copy with a version of its own")
     if bool(component.within) == bool(component.owns):
         faults.append("it must either own something or be within another component")
     if not component.copyright or not component.texts:
@@ -307,20 +313,24 @@ def license_fault(expression: str) -> str:
         LicenseSymbol,
         Licensing,
         ParseError,
-        get_spdx_licensing,
     )
 
-    known = get_spdx_licensing().known_symbols.values()
     names = sorted(set(_REFERENCE.findall(expression)))
+    licensing = Licensing([*_spdx_symbols(), *(LicenseSymbol(name) for name in names)])
     try:
-        parsed = Licensing([*known, *(LicenseSymbol(name) for name in names)]).parse(
-            expression, validate=True, strict=True
-        )
+        parsed = licensing.parse(expression, validate=True, strict=True)
     except (ExpressionError, ParseError) as error:
         return f"license {expression!r} is no SPDX expression: {error}"
     if str(parsed) != expression:
         return f"license {expression!r} is not in its usual form {str(parsed)!r}"
     return ""
+
+
+@cache
+def _spdx_symbols() -> tuple[Any, ...]:
+    from license_expression import get_spdx_licensing
+
+    return tuple(get_spdx_licensing().known_symbols.values())
 
 
 def _invalid(folder: Path, fault: str) -> NoticeError:

@@ -79,7 +79,11 @@ def linker_command(output: str, result: str) -> tuple[str, ...]:
 
 
 def linked_files(
-    words: Iterable[str], folder: Path, joined: Mapping[str, Sequence[Archive]] | None = None
+    words: Iterable[str],
+    folder: Path,
+    *,
+    joined: Mapping[str, Sequence[Archive]] | None = None,
+    names: Mapping[Path, str] | None = None,
 ) -> tuple[tuple[Archive, ...], tuple[ObjectFile, ...]]:
     """The static libraries and objects among the words of a linker's command.
 
@@ -89,6 +93,7 @@ def linked_files(
     Args:
         folder: where the linker ran; relative names start there.
         joined: libraries that the build joined to one, by the name of that one; its parts stand in for it.
+        names: what to call objects whose file names say nothing, by path.
 
     Raises:
         NoticeError: a file cannot be read, or `joined` names a library that was not linked.
@@ -98,7 +103,7 @@ def linked_files(
     objects: list[ObjectFile] = []
     for path in dict.fromkeys(folder / word for word in _inputs(words)):
         if path.suffix == ".o":
-            objects.append(read_object(path))
+            objects.append(read_object(path, (names or {}).get(path)))
         elif path.name in parts:
             archives += parts.pop(path.name)
         else:

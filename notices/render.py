@@ -112,6 +112,8 @@ def _source(owned: Owned) -> list[str]:
         return []
     origin = owned.origin
     lines = [word for word in (origin.url or origin.file,) if word]
+    if owned.component.source_version:
+        lines.append(f"version {owned.component.source_version}, which holds a copy")
     if origin.sha256:
         lines.append(f"SHA-256 {origin.sha256}")
     return lines

@@ -188,6 +188,7 @@ def described(folder: Path, description: str) -> Path:
         ('archives = ["libz.a"]', 'archives = "libz.a"', "not a list"),
         ('source = "archive:zlib"', 'source = "https://zlib.net/"', "neither a pin"),
         ("[owns]", "[owned]", "unknown owned"),
+        ("[[texts]]", 'source_version = "1"\n[[texts]]', "version of its own"),
         ("[[texts]]", 'within = "nothing"\n[[texts]]', "within"),
         ('name = "zlib"', "name = ", "Invalid value"),
     ],
@@ -217,7 +218,7 @@ def test_whole_build_has_an_owner_for_every_part(ownership: Ownership) -> None:
         part.name for part in ownership["hacl-star"].parts if part.kind is Kind.MEMBER
     }
     assert "json.decoder" in {part.name for part in ownership["cpython"].parts}
-    assert ownership["icu"].parts == ()
+    assert ownership["icu"].parts == ownership["mimalloc"].parts == ()
     assert ownership["requests"].version == "2.34.2"
     assert {one.component.key for one in ownership.owned} == {one.key for one in COMPONENTS} - {"llvm-cxx"}
 
@@ -299,6 +300,14 @@ def test_version_that_was_not_compiled_is_named() -> None:
         "outdated: the build took idna 3.20; the compilation used 3.19",
         "outdated: the build took nuitka 4.3.3; the compilation used 4.3.2",
     ]
+
+
+def test_copy_in_another_version_of_its_source_is_named() -> None:
+    build = inventory()
+    newer = dataclasses.replace(build.origins["archive:cpython"], version="3.13.6")
+    found = faults(dataclasses.replace(build, origins={**build.origins, "archive:cpython": newer}))
+    copies = ("blake2", "expat", "hacl-star", "libmpdec", "mimalloc")
+    assert found == [f"outdated: {key} describes archive:cpython 3.13.5; the build has 3.13.6" for key in copies]
 
 
 def test_pin_that_the_build_says_nothing_about_is_named() -> None:
@@ -397,11 +406,15 @@ def test_parts_of_a_joined_library_stand_for_it(tmp_path: Path) -> None:
     (tmp_path / "libpython3.13.a").write_bytes(b"!<arch>\n")
     parts = [read_archive(tmp_path / "libpython3.13.a"), read_archive(tmp_path / "libz.a")]
     words = ["ld.lld", "-o", "program.o", "main.o", "libpython3.13.a"]
-    archives, objects = linked_files(words, tmp_path, {"libpython3.13.a": parts})
+    archives, objects = linked_files(words, tmp_path, joined={"libpython3.13.a": parts})
     assert [archive.name for archive in archives] == ["libpython3.13.a", "libz.a"]
     assert [entry.name for entry in objects] == ["main.o"]
+    _, (named,) = linked_files(
+        words, tmp_path, joined={"libpython3.13.a": parts}, names={tmp_path / "main.o": "start.o"}
+    )
+    assert named.name == "start.o"
     with pytest.raises(NoticeError, match=r"libother\.a should have been linked"):
-        linked_files(words, tmp_path, {"libother.a": parts})
+        linked_files(words, tmp_path, joined={"libother.a": parts})
 
 
 # What the program carries

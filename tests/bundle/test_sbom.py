@@ -87,6 +87,8 @@ def test_package_urls_are_well_formed(document: dict[str, Any]) -> None:
     assert urls["jinja2"] == PackageURL("pypi", name="jinja2", version="3.1.6")
     assert urls["glibc"] == PackageURL("pypi", name="ziglang", version="0.17.1", subpath="lib/libc/glibc")
     assert urls["zlib"].version == "1.3.2"
+    assert urls["expat"] == PackageURL("generic", name="python", version="3.13.5", subpath="Modules/expat")
+    assert entries(document)["expat"]["version"] == "2.7.1"
     assert all(url.version for url in urls.values())
 
 
