@@ -28,6 +28,7 @@ from launcher.options import Options
 from launcher.redact import Scrubber
 from launcher.report import Finding, Group, Report, fail, ok
 from launcher.system import SystemView
+from launcher.terminal import emit
 
 BACKEND = "cpu"
 
@@ -37,11 +38,11 @@ def run_check(options: Options, environ: Mapping[str, str], texts: Catalogue, sy
     machine = SystemView() if system is None else system
     report = examine(options, environ, machine)
     if options.json:
-        print(json.dumps(report.document(), indent=2))
+        emit(json.dumps(report.document(), indent=2))
     elif options.report:
-        print(bug_report(report, machine, Scrubber.of(environ, machine)))
+        emit(bug_report(report, machine, Scrubber.of(environ, machine)))
     else:
-        print(report.text(texts))
+        emit(report.text(texts))
     return report.exit_code
 
 

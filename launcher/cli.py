@@ -11,7 +11,6 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -22,6 +21,7 @@ from launcher.errors import EXIT_SIGINT, EXIT_SIGTERM, InternalError, MindnanoEr
 from launcher.messages import Catalogue, Language
 from launcher.option_table import ColorMode, Command
 from launcher.options import Options, language_of, parse
+from launcher.terminal import abandon_stdout
 
 _NPU_CHILD = "--npu-child"  # how --check=deep starts this program for its self-test
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -49,11 +49,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return EXIT_SIGINT
     except BrokenPipeError:  # the reader of stdout has seen enough
-        _abandon_stdout()
+        abandon_stdout()
         return 0
     except Exception as error:
         if isinstance(error, OSError) and error.errno in _FULL:
-            _abandon_stdout()
+            abandon_stdout()
             full = ResourceError("output-full", f"cannot write: {error.strerror}", hint="free some space")
             print(texts.error(full), file=sys.stderr)
             return full.exit_code
@@ -68,12 +68,6 @@ def _open_closed_streams() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115
-
-
-def _abandon_stdout() -> None:
-    """Sends what is still buffered nowhere; the interpreter would complain about it when it ends."""
-    with suppress(OSError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _speak_utf8() -> None:

@@ -17,6 +17,8 @@ from launcher.versions import parse_version
 FILE_NAME: Final = "MANIFEST.json"
 SCHEMA: Final = "mindnano.manifest"
 VERSION: Final = 1
+PROGRAM_ROLE: Final = "binary"
+"""The role of `mindnano-infer` itself. A model is complete without it."""
 MAX_BYTES: Final = 8 << 20
 MAX_FILES: Final = 16_384
 _MAX_NAMES: Final = 64

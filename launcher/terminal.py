@@ -5,8 +5,11 @@ Colour follows `--color`, then NO_COLOR, FORCE_COLOR, TERM=dumb, then whether th
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TextIO
 
 from launcher.messages import Catalogue
@@ -40,6 +43,21 @@ def uses_color(stream: TextIO, mode: ColorMode, environ: Mapping[str, str]) -> b
 def printable(text: str) -> str:
     """The text with control characters replaced by U+FFFD."""
     return _CONTROLS.sub("\ufffd", text)
+
+
+def emit(text: str) -> None:
+    """Prints a result on stdout. A reader that has gone away changes nothing: the exit code still says the result."""
+    try:
+        print(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        abandon_stdout()
+
+
+def abandon_stdout() -> None:
+    """Sends what is still buffered nowhere; the interpreter would complain about it when it ends."""
+    with suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class Console:

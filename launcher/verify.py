@@ -23,6 +23,7 @@ from launcher.publisher import Publisher, read_publisher
 from launcher.release_files import Refused, open_member, printable
 from launcher.release_memory import ReleaseMemory
 from launcher.stamps import HashedFile, Stamp, StampCache, hash_steady_file
+from launcher.terminal import emit
 from launcher.verify_report import ChangedFile, Reason, UnreadableFile, VerifyReport, failure_document
 
 MAX_WORKERS: Final = 4
@@ -85,9 +86,9 @@ def run_verify(options: VerifyOptions, environ: Mapping[str, str], texts: Catalo
         report = verify(folder, environ, texts, strict=options.strict)
     except MindnanoError as error:
         if options.json:
-            print(json.dumps(failure_document(folder, error), indent=2))
+            emit(json.dumps(failure_document(folder, error), indent=2))
         raise
-    print(json.dumps(report.document(), indent=2) if options.json else report.text(texts))
+    emit(json.dumps(report.document(), indent=2) if options.json else report.text(texts))
     return report.exit_code
 
 
@@ -131,12 +132,15 @@ def verify(
     except BrokenPipeError as error:  # must not pass for a reader of the report who has seen enough
         raise Cancelled("cancelled", "nobody reads the progress on stderr any more") from error
     extra, all_extra = _extra_files(root, claims)
+    described = () if claims.manifest is None else claims.manifest.files
+    programs = {file.path for file in described if file.role == manifest.PROGRAM_ROLE}
     report = VerifyReport(
         folder=root,
         claims=claims,
         intact=found.intact,
         hashed_bytes=found.hashed_bytes,
-        missing=tuple(sorted(found.missing)),
+        missing=tuple(sorted(set(found.missing) - programs)),
+        absent=tuple(sorted(set(found.missing) & programs)),
         changed=tuple(sorted(found.changed, key=lambda file: file.path)),
         unreadable=tuple(sorted(found.unreadable, key=lambda file: file.path)),
         extra=extra,

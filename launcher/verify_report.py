@@ -58,6 +58,7 @@ class VerifyReport:
         intact: how many files are as claimed.
         hashed_bytes: how much was hashed.
         missing, changed, unreadable: listed files that are not as claimed, sorted by path.
+        absent: programs that are listed and not there: a model is complete without them, and `--download` leaves them out.
         extra: files that nothing lists, sorted by path.
         all_extra: whether `extra` is complete; looking for more stops at a limit.
         strict: whether warnings count as failures.
@@ -68,6 +69,7 @@ class VerifyReport:
     intact: int
     hashed_bytes: int
     missing: tuple[str, ...]
+    absent: tuple[str, ...]
     changed: tuple[ChangedFile, ...]
     unreadable: tuple[UnreadableFile, ...]
     extra: tuple[str, ...]
@@ -88,6 +90,7 @@ class VerifyReport:
             "verify-warning-no-key": claims.state is SignatureState.NO_KEY,
             "verify-warning-unlisted-manifest": claims.unlisted_manifest,
             "verify-warning-tolerated": bool(claims.tolerated),
+            "verify-warning-absent": bool(self.absent),
             "verify-warning-extra": bool(self.extra),
         }
         return tuple(slug for slug, holds in found.items() if holds)
@@ -121,6 +124,7 @@ class VerifyReport:
             "intact": self.intact,
             "hashed_bytes": self.hashed_bytes,
             "missing": list(self.missing),
+            "absent": list(self.absent),
             "changed": [
                 {
                     "path": file.path,
@@ -198,7 +202,8 @@ class VerifyReport:
 
     def _warning(self, slug: str, texts: Catalogue) -> str:
         kinds = ", ".join(kind.value for kind in self.claims.tolerated)
-        return texts(slug, count=len(self.extra), source=self.claims.sources[0], kinds=kinds)
+        absent = ", ".join(printable(path) for path in self.absent)
+        return texts(slug, count=len(self.extra), absent=absent, source=self.claims.sources[0], kinds=kinds)
 
 
 def failure_document(folder: Path, error: MindnanoError) -> dict[str, object]:

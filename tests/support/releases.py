@@ -73,7 +73,7 @@ def manifest_of(files: Mapping[str, bytes], **changes: Any) -> Manifest:
                 path=path,
                 size=len(data),
                 sha256=sha256(data),
-                role="package",
+                role="binary" if path == "mindnano-infer" else "package",
                 licence="MIT",
                 public=path != "private.txt",
             )

@@ -202,6 +202,18 @@ def test_closed_stdout_is_no_crash() -> None:
         assert b"Traceback" not in process.stderr.read()
 
 
+def test_code_of_a_report_outlives_its_reader(tmp_path: Path) -> None:
+    """`mindnano-infer --verify | head -0` must still say that the release is damaged."""
+    (tmp_path / "SHA256SUMS").write_text(f"{'0' * 64}  gone\n")
+    command = [sys.executable, "-m", "launcher", "--verify", str(tmp_path)]
+    with subprocess.Popen(command, env=ENVIRON, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert b"Traceback" not in process.stderr.read()
+        assert process.wait(60) == 4
+
+
 @pytest.mark.parametrize("words", [["--version"], ["--check"], ["--demo", "--think", "off", "hello"]])
 def test_full_disk_behind_stdout_is_an_error_and_no_crash(words: list[str]) -> None:
     require_demo()

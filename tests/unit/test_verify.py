@@ -241,6 +241,17 @@ def test_extra_files_warn_and_fail_only_when_strict(release: Path, home: dict[st
     assert look(release, home, strict=True).exit_code == 4
 
 
+def test_program_that_was_not_fetched_is_a_warning(tmp_path: Path, home: dict[str, str]) -> None:
+    folder = write_release(tmp_path / "downloaded", {**TOY_FILES, "mindnano-infer": b"program"})
+    assert look(folder, home).absent == ()
+    (folder / "mindnano-infer").unlink()
+    report = look(folder, home)
+    assert (report.exit_code, report.missing, report.absent) == (0, (), ("mindnano-infer",))
+    assert "verify-warning-absent" in report.warnings
+    assert "mindnano-infer" in report.text(ENGLISH)
+    assert look(folder, home, strict=True).exit_code == 4
+
+
 def test_what_clients_add_is_not_extra(release: Path, home: dict[str, str]) -> None:
     for name in (".cache/huggingface/download/x.metadata", ".git/config", ".gitattributes"):
         (release / name).parent.mkdir(parents=True, exist_ok=True)

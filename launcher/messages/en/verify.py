@@ -31,6 +31,7 @@ TEXTS: Final[Mapping[str, str]] = {
     "verify-warning-no-key": "this build has no key to check the signature with; who made the release is not known",
     "verify-warning-unlisted-manifest": "MANIFEST.json is not listed in {source} and was not used",
     "verify-warning-tolerated": "{source} is not as sha256sum writes it ({kinds}); sha256sum -c may fail on it",
+    "verify-warning-absent": "not here, and not needed by the model: {absent}",
     "verify-warning-extra": "{count} files are not part of the release",
     "verify-intact": "intact: {intact} of {files} files, {size} hashed",
     "verify-damaged": "damaged: {intact} of {files} files are intact, {size} hashed",

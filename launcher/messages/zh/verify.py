@@ -31,6 +31,7 @@ TEXTS: Final[Mapping[str, str]] = {
     "verify-warning-no-key": "本程序没有可用来检查签名的密钥；无法确认由谁制作",
     "verify-warning-unlisted-manifest": "{source} 没有列出 MANIFEST.json，因此没有使用它",
     "verify-warning-tolerated": "{source} 与 sha256sum 的写法不同（{kinds}），sha256sum -c 可能会失败",
+    "verify-warning-absent": "这里没有 {absent}，模型也不需要它",
     "verify-warning-extra": "有 {count} 个文件不属于这个发布",
     "verify-intact": "完好：{files} 个文件中的 {intact} 个，共校验 {size}",
     "verify-damaged": "已损坏：{files} 个文件中只有 {intact} 个完好，共校验 {size}",
