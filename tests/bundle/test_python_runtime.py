@@ -210,6 +210,16 @@ def test_both_processors_have_the_same_library_of_programs() -> None:
     assert programs(own) == programs(other)
 
 
+def test_both_processors_were_configured_alike() -> None:
+    def settings(target: str) -> set[str]:
+        header = runtime(target) / "python" / "include" / "python3.13" / "pyconfig.h"
+        return {line for line in header.read_text().splitlines() if line.startswith("#define")}
+
+    # What is about the instruction set itself; anything else is a wrong guess of the cross build.
+    own = {"#define HAVE_GCC_ASM_FOR_X64 1", "#define HAVE_GCC_ASM_FOR_X87 1"}
+    assert settings("x86_64") ^ settings("aarch64") == own
+
+
 @pytest.mark.parametrize("target", TARGETS)
 def test_the_interpreter_needs_only_an_old_c_library(target: str) -> None:
     with (runtime(target) / "python" / "bin" / "python3.13").open("rb") as stream:
