@@ -1,6 +1,6 @@
 """Writes the payload: appends an archive of files to a linked program and seals the result.
 
-`launcher/payload_file.py` owns the format. The bytes depend on the program and the members alone: members stand in the
+`launcher/payload/file.py` owns the format. The bytes depend on the program and the members alone: members stand in the
 order of their names after `payload.json`, dates and attributes are fixed, nothing is compressed.
 """
 
@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from bundle.errors import BundleError
-from launcher import strict_json
-from launcher.payload_file import (
+from launcher.integrity import strict_json
+from launcher.payload.file import (
     ALIGNMENT,
     INDEX,
     SEAL_BYTES,

@@ -9,7 +9,7 @@ from typing import Final
 from bundle.elf_policy import Rules, load_rules
 from bundle.errors import BundleError
 from bundle.payload import Packed
-from launcher.payload import NOTICES, RKNN_RUNTIME, SBOM
+from launcher.payload.carried import NOTICES, RKNN_RUNTIME, SBOM
 
 TOTAL: Final = "total"
 MODEL: Final = "model"

@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 
-from launcher.bug_report import bug_report
 from launcher.checks.board import board_findings, read_board
+from launcher.checks.bug_report import bug_report
 from launcher.checks.cpu import cpu_findings
 from launcher.checks.libc import libc_findings
 from launcher.checks.limits import limits_findings
@@ -17,16 +17,16 @@ from launcher.checks.memory import cma_findings, domain_findings, memory_finding
 from launcher.checks.network import network_findings
 from launcher.checks.npu import NpuState, npu_findings, probe_npu
 from launcher.checks.package import PackageView, package_view
+from launcher.checks.redact import Scrubber
+from launcher.checks.report import Finding, Group, Report, fail, ok
 from launcher.checks.runtime import engine_view, rknn_view
 from launcher.checks.selftest import Run, selftest_findings
 from launcher.checks.storage import folders, storage_findings
+from launcher.download.model_store import model_folder
 from launcher.messages import Catalogue
-from launcher.model_store import model_folder
-from launcher.npu_selftest import SelfTest, run_selftest
-from launcher.option_table import MlaBackend
-from launcher.options import Options
-from launcher.redact import Scrubber
-from launcher.report import Finding, Group, Report, fail, ok
+from launcher.npu.selftest import SelfTest, run_selftest
+from launcher.options.parse import Options
+from launcher.options.table import MlaBackend
 from launcher.system import SystemView
 from launcher.terminal import emit
 

@@ -19,8 +19,8 @@ from typing import TextIO
 from launcher import __version__
 from launcher.errors import EXIT_SIGINT, EXIT_SIGTERM, InternalError, MindnanoError, ResourceError, UsageError
 from launcher.messages import Catalogue, Language
-from launcher.option_table import ColorMode, Command
-from launcher.options import Options, language_of, parse
+from launcher.options.parse import Options, language_of, parse
+from launcher.options.table import ColorMode, Command
 from launcher.terminal import abandon_stdout
 
 _NPU_CHILD = "--npu-child"  # how --check=deep starts this program for its self-test
@@ -84,7 +84,7 @@ def _run(options: Options, texts: Catalogue, environ: Mapping[str, str]) -> int:
 
 
 def _npu_child(words: Sequence[str]) -> int:
-    from launcher.npu_child import main as run_child
+    from launcher.npu.child import main as run_child
 
     return run_child(words)
 
@@ -123,26 +123,26 @@ def _list_contexts(options: Options, texts: Catalogue, environ: Mapping[str, str
 
 
 def _verify(options: Options, texts: Catalogue, environ: Mapping[str, str]) -> int:
-    from launcher.verify import run_verify
+    from launcher.integrity.verify import run_verify
 
     return run_verify(options, environ, texts)
 
 
 def _download(options: Options, texts: Catalogue, environ: Mapping[str, str]) -> int:
-    from launcher.download import run_download
+    from launcher.download.download import run_download
     from launcher.system import SystemView
 
     return run_download(options, environ, texts, SystemView())
 
 
 def _print_config(options: Options, texts: Catalogue, environ: Mapping[str, str]) -> int:
-    from launcher.print_config import run_print_config
+    from launcher.options.print_config import run_print_config
 
     return run_print_config(options, environ, texts)
 
 
 def _print_completion(options: Options, _texts: Catalogue, _environ: Mapping[str, str]) -> int:
-    from launcher.completion import completion
+    from launcher.options.completion import completion
 
     print(completion(options.operand or ""))
     return 0
@@ -163,9 +163,9 @@ def _serve(_options: Options, _texts: Catalogue, _environ: Mapping[str, str]) ->
 
 def _talk(options: Options, texts: Catalogue, environ: Mapping[str, str]) -> int:
     from launcher.chat import answer_once, read_question, run_chat
-    from launcher.first_start import first_start
+    from launcher.download.first_start import first_start
+    from launcher.download.model_store import find_model
     from launcher.model import open_talk
-    from launcher.model_store import find_model
     from launcher.system import SystemView
     from launcher.terminal import Console, is_terminal
 

@@ -13,8 +13,8 @@ from ctypes import POINTER, c_char, c_char_p, c_double, c_float, c_int, c_int32,
 from pathlib import Path
 from typing import Any
 
-from launcher import built_in
 from launcher.errors import EngineError
+from launcher.payload import built_in
 
 ABI_VERSION = 2
 LIBRARY_NAME = "libling3.so"

@@ -11,7 +11,7 @@ from prompt_toolkit.history import InMemoryHistory
 from prompt_toolkit.output import ColorDepth, create_output
 
 from launcher.chat import COMMANDS
-from launcher.option_table import ColorMode
+from launcher.options.table import ColorMode
 
 PROMPT = "> "
 

@@ -9,7 +9,7 @@ from launcher.contexts import table_text
 from launcher.engine import Package
 from launcher.messages import Catalogue
 from launcher.model import context_table, metadata_of, model_name, package_path
-from launcher.options import Options
+from launcher.options.parse import Options
 from launcher.system import SystemView
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from launcher.contexts import DEFAULT_CHECKPOINTS, ContextTable, build_table, require_fit
 from launcher.conversation import Conversation, Ports
+from launcher.download.model_store import find_model, model_folder, model_missing
 from launcher.engine import Engine, Package, Sampler, Session, Utf8Stream
 from launcher.engine_types import EngineOptions, KvType, ModelConfig, Sampling, Section, SessionOptions
 from launcher.errors import PackageError, UsageError
@@ -21,10 +22,9 @@ from launcher.loading import LoadedMemory, load, measure
 from launcher.memory import Memory, read_memory
 from launcher.memory_plan import ProcessPlan, Runtime, Usage, plan_process, read_usage
 from launcher.messages import Catalogue
-from launcher.model_store import find_model, model_folder, model_missing
-from launcher.option_table import Command
-from launcher.options import Options, SamplingOverrides
-from launcher.payload import demo_package
+from launcher.options.parse import Options, SamplingOverrides
+from launcher.options.table import Command
+from launcher.payload.carried import demo_package
 from launcher.progress import format_bytes
 from launcher.system import SystemView
 from launcher.template import ChatTemplate

@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 from launcher.errors import UsageError
-from launcher.option_table import BY_NAME, Command, Value
-from launcher.options import Options
+from launcher.options.parse import Options
+from launcher.options.table import BY_NAME, Command, Value
 from launcher.system import SystemView
 
 _SPECIAL = {"\\": "\\\\", '"': '\\"', "%": "%%", "$": "$$"}

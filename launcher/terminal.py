@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import TextIO
 
 from launcher.messages import Catalogue
-from launcher.option_table import ColorMode
+from launcher.options.table import ColorMode
 
 _DIM = "\x1b[2m"
 _RESET = "\x1b[0m"

@@ -1,7 +1,7 @@
 /* The built-in module `_l3`: what the program found out about itself before `main`.
  *
  * It makes itself known to the interpreter before that starts, so the interpreter's own table of built-in modules is not
- * touched. launcher/built_in.py is its only reader; it recognises the portable program by this module.
+ * touched. launcher/payload/built_in.py is its only reader; it recognises the portable program by this module.
  */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>

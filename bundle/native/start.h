@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 /* The last bytes of a finished file, one line of text with lower-case hexadecimal numbers. bundle/payload.py writes it,
- * and launcher/payload_file.py reads it too.
+ * and launcher/payload/file.py reads it too.
  *
  *     0  "MNSEAL1 "
  *     8  length of the whole file, 16 digits and a space

@@ -8,9 +8,9 @@ from typing import Final
 
 from launcher.checks.clocks import heat_findings, memory_clock_findings
 from launcher.checks.cpu import X86, parse_cores
-from launcher.npu_probe import RK3588_HARDWARE, probe_node
-from launcher.npu_sysfs import TREES, read_npu_tree
-from launcher.report import Finding, Group, ok, skip, warn
+from launcher.checks.report import Finding, Group, ok, skip, warn
+from launcher.npu.probe import RK3588_HARDWARE, probe_node
+from launcher.npu.sysfs import TREES, read_npu_tree
 from launcher.system import SystemView
 
 # SoCs with the RK3588's NPU. The last two are binned: parts of the same chip with fewer cores switched on.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from launcher.report import Finding, Group, ok, skip, warn
+from launcher.checks.report import Finding, Group, ok, skip, warn
 from launcher.system import SystemView
 
 _DEVFREQ: Final = "/sys/class/devfreq"

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from launcher.report import Finding, Group, fail, ok, skip, warn
+from launcher.checks.report import Finding, Group, fail, ok, skip, warn
 from launcher.system import SystemView
 
 X86: Final = frozenset({"x86_64", "amd64"})

@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 from typing import Final
 
-from launcher.report import Finding, Group, fail, ok, skip, warn
+from launcher.checks.report import Finding, Group, fail, ok, skip, warn
 from launcher.system import SystemView
 
 GLIBC_FLOOR: Final = (2, 28)  # Debian 10, RHEL 8, Ubuntu 20.04; what the released program is built against

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from launcher.checks.report import Finding, Group, fail, ok, skip, warn
 from launcher.progress import format_bytes
-from launcher.report import Finding, Group, fail, ok, skip, warn
 from launcher.system import SystemView
 
 # Two per NPU context and one per buffer (librknnrt 1.5.2 crashes instead of failing when they run out), for three

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from launcher.checks.report import Finding, Group, Status, fail, ok, skip, warn
 from launcher.checks.storage import MODEL_BYTES
 from launcher.memory import Memory, read_meminfo, read_memory
-from launcher.npu_domains import domains_of, plan_domains
+from launcher.npu.domains import domains_of, plan_domains
 from launcher.progress import format_bytes
-from launcher.report import Finding, Group, Status, fail, ok, skip, warn
 from launcher.system import SystemView
 
 _SPARE_BYTES = 256 << 20  # with less than this left, anything else that starts makes the kernel drop weights

@@ -5,8 +5,8 @@ from __future__ import annotations
 import errno
 import ipaddress
 
+from launcher.checks.report import Finding, Group, Status
 from launcher.host import errno_name
-from launcher.report import Finding, Group, Status
 from launcher.system import SystemView
 
 _SLUGS = {

@@ -14,9 +14,9 @@ from launcher.checks.access import NpuNode, describe_node, read_identity, reason
 from launcher.checks.board import BINNED, Board
 from launcher.checks.clocks import npu_clock_findings
 from launcher.checks.npu_traces import holder_findings, log_findings
-from launcher.npu_probe import RK3588_HARDWARE, RKNPU, Failure, Magic, NodeProbe, probe_node
-from launcher.npu_sysfs import Candidate, NpuTree, misplaced_node, read_npu_tree
-from launcher.report import Finding, Group, Status, ok, skip, warn
+from launcher.checks.report import Finding, Group, Status, ok, skip, warn
+from launcher.npu.probe import RK3588_HARDWARE, RKNPU, Failure, Magic, NodeProbe, probe_node
+from launcher.npu.sysfs import Candidate, NpuTree, misplaced_node, read_npu_tree
 from launcher.system import SystemView
 
 _FULL_CORES: Final = 3

@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.checks.memory import Need
+from launcher.checks.report import Finding, Group, Status
 from launcher.contexts import show_tokens
+from launcher.download.model_store import find_model, model_folder
 from launcher.engine import Package
 from launcher.engine_library import Library
 from launcher.errors import MindnanoError, PackageError
+from launcher.integrity.verify import VerificationState, require_verified, verification_state
 from launcher.messages import Catalogue
 from launcher.model import (
     DEMO_VARIABLE,
@@ -21,13 +24,10 @@ from launcher.model import (
     process_plan,
     session_options,
 )
-from launcher.model_store import find_model, model_folder
-from launcher.options import Options
-from launcher.payload import demo_package
+from launcher.options.parse import Options
+from launcher.payload.carried import demo_package
 from launcher.progress import Progress, format_bytes
-from launcher.report import Finding, Group, Status
 from launcher.system import SystemView
-from launcher.verify import VerificationState, require_verified, verification_state
 
 _WEIGHTS = frozenset({"weights", "mtp_weights"})
 _PATH = frozenset({"path", "message"})

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from launcher.checks.report import Finding, Group, Status
 from launcher.engine_library import Library
 from launcher.errors import EngineError, MindnanoError
-from launcher.hashing import implementation
-from launcher.payload import RUNTIME_VARIABLE, rknn_runtime
-from launcher.report import Finding, Group, Status
-from launcher.rknn_library import Judgement, RknnLibrary, judge, read_library, system_copies
+from launcher.integrity.hashing import implementation
+from launcher.npu.rknn_library import Judgement, RknnLibrary, judge, read_library, system_copies
+from launcher.payload.carried import RUNTIME_VARIABLE, rknn_runtime
 from launcher.system import SystemView
 
 _PATH = frozenset({"path", "message"})

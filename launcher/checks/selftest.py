@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from launcher import rknn_abi
 from launcher.checks.npu_traces import log_findings
-from launcher.npu_selftest import Outcome, SelfTest, lock_folders
-from launcher.report import Finding, Group, Status, skip
-from launcher.rknn_library import RknnLibrary
+from launcher.checks.report import Finding, Group, Status, skip
+from launcher.npu import rknn_abi
+from launcher.npu.rknn_library import RknnLibrary
+from launcher.npu.selftest import Outcome, SelfTest, lock_folders
 from launcher.system import SystemView
 
 _WARNINGS = frozenset({Outcome.BUSY, Outcome.NO_LOCK})

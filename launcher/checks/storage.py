@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from launcher.mounts import disk_class, mount_of
+from launcher.checks.mounts import disk_class, mount_of
+from launcher.checks.report import Finding, Group, Status
 from launcher.progress import format_bytes
-from launcher.report import Finding, Group, Status
 from launcher.system import SystemView
 
 # The released package in W4 is 4.5 GB (4.2 GiB) on disk, and with a context of 8K it needs 4.4 GiB of memory.

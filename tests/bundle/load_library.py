@@ -17,7 +17,7 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 
 from launcher.errors import EngineError
-from launcher.memory_file import place
+from launcher.payload.memory_file import place
 
 
 def facts(path: Path, kind: str) -> dict[str, object]:

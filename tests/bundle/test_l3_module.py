@@ -56,7 +56,7 @@ def answer(program: Packed, code: str, **environ: str) -> dict[str, object]:
 def test_module_says_what_the_check_found(program: Packed) -> None:
     found = answer(
         program,
-        "from launcher.built_in import start\ns = start()\n"
+        "from launcher.payload.built_in import start\ns = start()\n"
         "print(json.dumps({'file': s.file_bytes, 'elf': s.elf_bytes, 'ns': s.nanoseconds, 'sha256': s.sha256}))",
     )
     assert (found["file"], found["elf"]) == (program.size, program.elf_bytes)
@@ -79,7 +79,7 @@ def test_engine_inside_is_used_whatever_the_environment_says(program: Packed) ->
 def test_model_inside_is_opened_in_place(program: Packed) -> None:
     found = answer(
         program,
-        "from launcher.engine import Package\nfrom launcher.payload import demo_package\n"
+        "from launcher.engine import Package\nfrom launcher.payload.carried import demo_package\n"
         "path, window = demo_package()\n"
         "Path(sys.executable).exists()\n"
         "with Package(Path(path), window=window) as package:\n"
@@ -93,7 +93,7 @@ def test_model_inside_is_opened_in_place(program: Packed) -> None:
 def test_demo_means_the_model_inside(program: Packed) -> None:
     found = answer(
         program,
-        "from launcher.model import open_package\nfrom launcher.options import parse\n"
+        "from launcher.model import open_package\nfrom launcher.options.parse import parse\n"
         "with open_package(parse(['--demo'], {}), {}) as package:\n"
         "    print(json.dumps({'path': str(package.path), 'vocabulary': package.config.vocab_size}))",
     )
@@ -104,7 +104,7 @@ def test_demo_means_the_model_inside(program: Packed) -> None:
 def test_library_inside_is_loaded_from_memory_here_and_in_a_child(program: Packed) -> None:
     found = answer(
         program,
-        "import ctypes, os, subprocess\nfrom launcher.payload import rknn_runtime\n"
+        "import ctypes, os, subprocess\nfrom launcher.payload.carried import rknn_runtime\n"
         "path = rknn_runtime({})\n"
         "library = ctypes.CDLL(path)\n"
         "library.stand_in_version.restype = ctypes.c_char_p\n"
@@ -126,7 +126,7 @@ def test_payload_is_read_after_the_file_was_replaced(program: Packed, tmp_path: 
     copy.chmod(0o755)
     done = subprocess.run(
         [copy, "-c", PRELUDE + f"Path({str(copy)!r}).unlink()\nPath({str(copy)!r}).write_text('new')\n"
-         "from launcher.payload import carried\nprint(carried().read('sbom.cdx.json').decode())"],
+         "from launcher.payload.carried import carried\nprint(carried().read('sbom.cdx.json').decode())"],
         env={},
         capture_output=True,
         text=True,
@@ -137,7 +137,7 @@ def test_payload_is_read_after_the_file_was_replaced(program: Packed, tmp_path: 
 def test_verifying_itself_again_takes_other_code(program: Packed) -> None:
     found = answer(
         program,
-        "from launcher.payload import carried\nfrom launcher.payload_commands import verify\n"
+        "from launcher.payload.carried import carried\nfrom launcher.payload.commands import verify\n"
         "print(json.dumps({part.name: part.sound for part in verify(carried())}))",
     )
     assert set(found.values()) == {True}
@@ -146,6 +146,6 @@ def test_verifying_itself_again_takes_other_code(program: Packed) -> None:
 
 def test_checkout_is_not_taken_for_the_product(tmp_path: Path) -> None:
     (tmp_path / "_l3.py").write_text("def start():\n    return 1, 1, 1, 1, b''\n", encoding="utf-8")
-    code = PRELUDE + "sys.path.insert(0, '.')\nfrom launcher.built_in import start\nprint(start())"
+    code = PRELUDE + "sys.path.insert(0, '.')\nfrom launcher.payload.built_in import start\nprint(start())"
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout == "None\n"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.memory_file import Method, place
+from launcher.payload.memory_file import Method, place
 from tests.bundle.support import ROOT, stand_in_library
 from tests.support.availability import unavailable
 

@@ -23,9 +23,9 @@ from engine import icu
 from engine.fetch import Archive as SourceArchive
 from engine.fetch import cache_root, file_sha256
 from engine.toolchain import TARGETS, find_zig
-from launcher import notices as shown
 from launcher.errors import PackageError, UsageError
-from launcher.payload_file import is_safe_name
+from launcher.payload import notices as shown
+from launcher.payload.file import is_safe_name
 from notices.collect import Inventory, Kind, Ownership, PayloadFile, assign_owners
 from notices.compilation import normalised_name, parse_report
 from notices.components import Component, Text, license_fault, load_components, read_texts

@@ -15,10 +15,10 @@ import pytest
 
 from bundle.errors import BundleError
 from bundle.payload import Packed, pack
-from launcher import payload as program_payload
 from launcher.errors import InternalError, PackageError, UsageError
 from launcher.messages import Catalogue, Language
-from launcher.payload_commands import (
+from launcher.payload import carried as program_payload
+from launcher.payload.commands import (
     DIRECTORY_PART,
     ELF_PART,
     document,
@@ -28,7 +28,7 @@ from launcher.payload_commands import (
     run_verify_self,
     verify,
 )
-from launcher.payload_file import ALIGNMENT, INDEX, Payload, is_safe_name
+from launcher.payload.file import ALIGNMENT, INDEX, Payload, is_safe_name
 from tests.bundle.support import MEMBERS, tiny_elf
 from tests.support.availability import unavailable
 

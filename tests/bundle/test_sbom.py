@@ -15,7 +15,7 @@ from cyclonedx.validation.json import JsonStrictValidator
 from packageurl import PackageURL
 
 from bundle.sbom import NAME, ROOT, Program, bill_of_materials, to_bytes
-from launcher.payload import SBOM
+from launcher.payload.carried import SBOM
 from notices.collect import Ownership, assign_owners
 from notices.components import license_fault, load_components
 from notices.errors import NoticeError

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from bundle.payload import Packed
-from launcher.payload_file import SEAL_BYTES, SEAL_HASHED
+from launcher.payload.file import SEAL_BYTES, SEAL_HASHED
 from tests.bundle.support import tiny_elf, tiny_packed
 from tests.support.availability import unavailable
 from tests.support.qemu import CPU, EmulatorMissing, aarch64_command, emulator

@@ -29,11 +29,11 @@ from tests.support.sysroot import SysrootMissing, sysroot
 
 PRELUDE = f"import ctypes, json, os, sys\nsys.path.insert(0, {str(ROOT)!r})\nfrom pathlib import Path\n"
 LOOK = """
-from launcher.built_in import start
+from launcher.payload.built_in import start
 from launcher.engine import Package
 from launcher.engine_library import Library
-from launcher.payload import carried, demo_package, rknn_runtime
-from launcher.payload_commands import verify
+from launcher.payload.carried import carried, demo_package, rknn_runtime
+from launcher.payload.commands import verify
 path, window = demo_package()
 with Package(Path(path), window=window) as package:
     package.verify()

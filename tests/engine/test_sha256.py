@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from engine.build import build_executable
-from launcher import hashing
 from launcher.engine_library import Library
 from launcher.errors import Cancelled, PackageError
-from launcher.hashing import STEP_BYTES, FileDigest, sha256_file
+from launcher.integrity import hashing
+from launcher.integrity.hashing import STEP_BYTES, FileDigest, sha256_file
 from tests.support.programs import run_program, sanitizers
 from tests.support.qemu import aarch64_command
 

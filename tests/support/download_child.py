@@ -6,10 +6,10 @@ import os
 import resource
 import sys
 
-from launcher.download import run_download
+from launcher.download.download import run_download
 from launcher.errors import MindnanoError
 from launcher.messages import Catalogue, Language
-from launcher.options import parse
+from launcher.options.parse import parse
 from launcher.system import SystemView
 
 

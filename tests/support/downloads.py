@@ -10,14 +10,14 @@ from hashlib import sha256
 from pathlib import Path
 from random import Random
 
-from launcher.checksums import format_checksums
-from launcher.download import run_download
+from launcher.download.download import run_download
+from launcher.download.transport import Surroundings
 from launcher.host import RealHost, Space
+from launcher.integrity.checksums import format_checksums
+from launcher.integrity.publisher import Publisher
 from launcher.messages import Catalogue, Language
-from launcher.options import parse
-from launcher.publisher import Publisher
+from launcher.options.parse import parse
 from launcher.system import SystemView
-from launcher.transport import Surroundings
 from tests.support.releases import manifest_of
 
 NAME = "ling3-tiny-w4.l3r"

@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from engine.build import build_library
 from launcher.engine_library import Library
-from launcher.hashing import implementation, sha256_file
+from launcher.integrity.hashing import implementation, sha256_file
 
 MIB = 1 << 20
 

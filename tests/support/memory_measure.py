@@ -26,8 +26,8 @@ from launcher.conversation import Conversation
 from launcher.engine_types import ModelConfig, SessionOptions
 from launcher.memory_plan import read_usage
 from launcher.model import Talk, open_talk
-from launcher.option_table import parse_tokens
-from launcher.options import Options, parse
+from launcher.options.parse import Options, parse
+from launcher.options.table import parse_tokens
 from launcher.streaming import stream_reply
 from launcher.system import SystemView
 from launcher.template import Message

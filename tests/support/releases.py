@@ -11,10 +11,10 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from launcher.checksums import format_checksums
-from launcher.manifest import Manifest, ReleaseFile
-from launcher.publisher import Publisher
-from launcher.signature import KeyUse, PublicKey, parse_public_key
+from launcher.integrity.checksums import format_checksums
+from launcher.integrity.manifest import Manifest, ReleaseFile
+from launcher.integrity.publisher import Publisher
+from launcher.integrity.signature import KeyUse, PublicKey, parse_public_key
 
 
 def sha256(data: bytes) -> str:

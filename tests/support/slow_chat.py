@@ -17,7 +17,7 @@ from launcher.loading import LoadedMemory
 from launcher.memory_plan import ProcessPlan, Usage
 from launcher.messages import Catalogue, Language
 from launcher.model import Talk
-from launcher.option_table import ColorMode
+from launcher.options.table import ColorMode
 from launcher.template import ChatTemplate
 from launcher.terminal import Console
 from tests.support.fake_engine import STOP, FakeSession, FakeStream, FakeText

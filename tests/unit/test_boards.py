@@ -21,8 +21,8 @@ from launcher.checks.board import board_findings, read_board
 from launcher.checks.cpu import cpu_findings
 from launcher.checks.libc import libc_findings
 from launcher.checks.npu import npu_findings, probe_npu
+from launcher.checks.report import Finding, Group, Status
 from launcher.messages import Catalogue, Language
-from launcher.report import Finding, Group, Status
 from launcher.system import SystemView
 from tests.fixtures.boards.boards import BOARDS
 from tests.fixtures.boards.builder import Board, FakeDevices, FakeHost

@@ -18,12 +18,12 @@ import pytest
 
 from engine.errors import BuildError
 from launcher.check import examine, run_check
+from launcher.checks.report import Finding, Group, Report, Status
 from launcher.engine_types import Dtype
 from launcher.messages import Catalogue, Language
-from launcher.npu_selftest import SelfTest
-from launcher.options import Options, parse
-from launcher.payload import RUNTIME_VARIABLE
-from launcher.report import Finding, Group, Report, Status
+from launcher.npu.selftest import SelfTest
+from launcher.options.parse import Options, parse
+from launcher.payload.carried import RUNTIME_VARIABLE
 from launcher.system import SystemView
 from tests.fixtures.boards.boards import BOARDS
 from tests.fixtures.boards.builder import Board, FakeDevices

@@ -43,7 +43,7 @@ def audit(event, arguments):
 
 sys.addaudithook(audit)
 from launcher.check import examine
-from launcher.options import parse
+from launcher.options.parse import parse
 from launcher.system import SystemView
 from tests.fixtures.boards.boards import BOARDS
 words = json.loads(sys.argv[1])

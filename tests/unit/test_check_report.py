@@ -11,10 +11,10 @@ import pytest
 
 from engine.errors import BuildError
 from launcher.check import run_check
+from launcher.checks.redact import Scrubber
 from launcher.messages import Catalogue, Language
-from launcher.options import parse
-from launcher.payload import RUNTIME_VARIABLE
-from launcher.redact import Scrubber
+from launcher.options.parse import parse
+from launcher.payload.carried import RUNTIME_VARIABLE
 from launcher.system import SystemView
 from tests.fixtures.boards import rk3588 as parts
 from tests.fixtures.boards.boards import BOARDS

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from launcher.checks.board import Board, board_findings, read_board
+from launcher.checks.report import Finding, Status
 from launcher.messages import Catalogue, Language
-from launcher.report import Finding, Status
 from tests.fixtures.boards import rk3588 as parts
 from tests.fixtures.boards.boards import BOARDS
 from tests.fixtures.boards.builder import Board as Machine

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from launcher.checks.cpu import cpu_findings, parse_cores, read_cores, show_cores
+from launcher.checks.report import Finding, Status
 from launcher.messages import Catalogue, Language
-from launcher.report import Finding, Status
 from tests.fixtures.boards import rk3588 as parts
 from tests.fixtures.boards.boards import BOARDS
 from tests.fixtures.boards.builder import Board as Machine

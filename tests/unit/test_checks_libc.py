@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from launcher.checks.libc import libc_findings
+from launcher.checks.report import Status
 from launcher.messages import Catalogue, Language
-from launcher.report import Status
 from tests.fixtures.boards import rk3588 as parts
 from tests.fixtures.boards.boards import BOARDS
 

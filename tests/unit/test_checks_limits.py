@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from launcher.checks.limits import NEEDED_FILES, limits_findings, read_limits
-from launcher.report import Finding, Status
+from launcher.checks.report import Finding, Status
 from launcher.system import SystemView
 from tests.fixtures.boards.builder import Board
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from launcher.checks.memory import Need, cma_findings, domain_findings, memory_findings
+from launcher.checks.report import Finding, Status
 from launcher.messages import Catalogue, Language
-from launcher.npu_domains import DOMAIN_BYTES, domains_of, plan_domains
-from launcher.report import Finding, Status
+from launcher.npu.domains import DOMAIN_BYTES, domains_of, plan_domains
 from launcher.system import SystemView
 from tests.fixtures.boards.boards import BOARDS
 from tests.fixtures.boards.builder import Board

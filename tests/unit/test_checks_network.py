@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from launcher.checks.network import is_loopback, network_findings
+from launcher.checks.report import Status
 from launcher.messages import Catalogue, Language
-from launcher.report import Status
 from launcher.system import SystemView
 from tests.fixtures.boards.builder import Board
 

@@ -17,8 +17,8 @@ import pytest
 from launcher.checks.board import Board, read_board
 from launcher.checks.npu import DRIVERS, NpuState, World, judge_driver, npu_findings, probe_npu
 from launcher.checks.npu_traces import kernel_lines
+from launcher.checks.report import Finding, Status
 from launcher.messages import Catalogue, Language
-from launcher.report import Finding, Status
 from launcher.system import SystemView
 from tests.fixtures.boards import rk3588 as parts
 from tests.fixtures.boards.boards import BOARDS

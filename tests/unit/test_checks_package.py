@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from launcher.checks.package import PackageView, package_view
+from launcher.checks.report import Finding, Status
 from launcher.engine_library import Library
+from launcher.integrity.stamps import Stamp, StampCache
 from launcher.messages import Catalogue, Language
-from launcher.options import parse
-from launcher.report import Finding, Status
-from launcher.stamps import Stamp, StampCache
+from launcher.options.parse import parse
 from launcher.system import SystemView
 from tests.support.demo import require_demo
 

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from engine.errors import BuildError
+from launcher.checks.report import Finding, Status
 from launcher.checks.runtime import engine_view, rknn_view
-from launcher.elf_symbols import NotALibrary, read_elf
 from launcher.messages import Catalogue, Language
-from launcher.payload import RUNTIME_VARIABLE, rknn_runtime
-from launcher.report import Finding, Status
-from launcher.rknn_library import Judgement, judge, numbers, read_library, system_copies, version_in
+from launcher.npu.elf_symbols import NotALibrary, read_elf
+from launcher.npu.rknn_library import Judgement, judge, numbers, read_library, system_copies, version_in
+from launcher.payload.carried import RUNTIME_VARIABLE, rknn_runtime
 from launcher.system import SystemView
 from tests.fixtures.boards.builder import Board
 from tests.support.availability import unavailable

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from launcher.checks.mounts import disk_class, mount_of
+from launcher.checks.report import Status
 from launcher.checks.storage import MODEL_BYTES, Folder, folders, storage_findings
 from launcher.host import Space
 from launcher.messages import Catalogue, Language
-from launcher.mounts import disk_class, mount_of
-from launcher.report import Status
 from launcher.system import SystemView
 from tests.fixtures.boards.builder import Board
 

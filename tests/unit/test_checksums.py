@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher.checksums import (
+from launcher.errors import PackageError
+from launcher.integrity.checksums import (
     MAX_FILES,
     ChecksumList,
     Tolerated,
@@ -19,8 +20,7 @@ from launcher.checksums import (
     parse_checksums,
     read_checksums,
 )
-from launcher.errors import PackageError
-from launcher.release_files import clashing_paths, path_fault
+from launcher.integrity.release_files import clashing_paths, path_fault
 
 A, B = "a" * 64, "b" * 64
 NAMES = [

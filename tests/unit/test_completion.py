@@ -7,8 +7,8 @@ import subprocess
 
 import pytest
 
-from launcher.completion import completion
-from launcher.option_table import OPTIONS
+from launcher.options.completion import completion
+from launcher.options.table import OPTIONS
 
 
 def complete(*words: str) -> list[str]:

@@ -19,7 +19,7 @@ from launcher.memory import Memory
 from launcher.memory_plan import ProcessPlan, Runtime, plan_process, read_usage
 from launcher.messages import Catalogue, Language
 from launcher.model import context_table
-from launcher.options import parse
+from launcher.options.parse import parse
 from launcher.system import SystemView
 from tests.support.demo import require_demo
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from launcher.claims import SignatureState
 from launcher.errors import NetworkError, PackageError, ResourceError, TrustError, UsageError
-from launcher.publisher import Publisher
+from launcher.integrity.claims import SignatureState
+from launcher.integrity.publisher import Publisher
+from launcher.integrity.verify import require_verified
 from launcher.system import SystemView
-from launcher.verify import require_verified
 from tests.support.demo import require_demo
 from tests.support.downloads import NAME, Bench, SmallDisk, digest, random_bytes, release
 from tests.support.fault_server import Fault, FaultServer, serve_repository

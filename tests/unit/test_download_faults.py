@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from launcher.download.http_errors import retry_after
 from launcher.errors import NetworkError, PackageError
-from launcher.http_errors import retry_after
 from tests.support.demo import require_demo
 from tests.support.downloads import Bench, digest, random_bytes, release
 from tests.support.fault_server import Fault, FaultServer, Resource

@@ -14,8 +14,8 @@ from random import Random
 
 import pytest
 
+from launcher.download.part_file import PartFile
 from launcher.errors import BusyError, ResourceError, UsageError
-from launcher.part_file import PartFile
 from tests.support.downloads import Bench, digest, random_bytes
 from tests.support.fault_server import Fault, FaultServer
 

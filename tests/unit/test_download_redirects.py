@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from launcher.download.redirects import RedirectPolicy
+from launcher.download.sources import HubSource
 from launcher.errors import NetworkError
-from launcher.redirects import RedirectPolicy
-from launcher.sources import HubSource
 from tests.support.downloads import Bench, digest, random_bytes, release
 from tests.support.fault_server import Fault, FaultServer, Resource, serve_repository
 

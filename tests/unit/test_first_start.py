@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from launcher.download.first_start import first_start
+from launcher.download.model_store import find_model, model_folder
 from launcher.errors import NetworkError, PackageError, UsageError
-from launcher.first_start import first_start
+from launcher.integrity.publisher import Publisher
 from launcher.messages import Catalogue, Language
-from launcher.model_store import find_model, model_folder
-from launcher.options import Options, parse
-from launcher.publisher import Publisher
+from launcher.options.parse import Options, parse
 from launcher.system import SystemView
 from tests.support.downloads import NAME, Bench, SmallDisk, random_bytes, release
 from tests.support.fault_server import FaultServer, serve_repository

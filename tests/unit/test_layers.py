@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from launcher.errors import UsageError
-from launcher.layers import SYSTEM_FILE, config_files, user_file
 from launcher.messages import Catalogue, Language
-from launcher.option_table import BY_VARIABLE, OPTIONS, OTHER_VARIABLES
-from launcher.options import Options, parse
-from launcher.print_config import run_print_config
+from launcher.options.layers import SYSTEM_FILE, config_files, user_file
+from launcher.options.parse import Options, parse
+from launcher.options.print_config import run_print_config
+from launcher.options.table import BY_VARIABLE, OPTIONS, OTHER_VARIABLES
 
 
 def files(folder: Path, system: str = "", user: str = "") -> list[Path]:

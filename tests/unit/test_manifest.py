@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launcher.errors import PackageError
-from launcher.manifest import MAX_FILES, ReleaseFile, parse_manifest, read_manifest
-from launcher.model_info import (
+from launcher.integrity.manifest import MAX_FILES, ReleaseFile, parse_manifest, read_manifest
+from launcher.integrity.model_info import (
     BaseModel,
     Evaluation,
     MemoryFigures,
@@ -26,8 +26,8 @@ from launcher.model_info import (
     parse_model_info,
     read_model_info,
 )
-from launcher.release_files import portable_path_fault
-from launcher.versions import parse_version
+from launcher.integrity.release_files import portable_path_fault
+from launcher.integrity.versions import parse_version
 from tests.support.releases import TOY_FILES, manifest_of
 
 SCHEMAS = Path(__file__).resolve().parents[2] / "launcher" / "schemas"

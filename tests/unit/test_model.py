@@ -12,7 +12,7 @@ import pytest
 from launcher.engine_types import KvType, Section
 from launcher.errors import PackageError, UsageError
 from launcher.model import metadata_of, model_name, package_path, sampling_for, session_options, template_of
-from launcher.options import SamplingOverrides, parse
+from launcher.options.parse import SamplingOverrides, parse
 
 
 @dataclass

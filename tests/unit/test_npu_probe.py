@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from launcher.host import Node, RealDevices
-from launcher.npu_probe import (
+from launcher.npu.probe import (
     Failure,
     Magic,
     NodeProbe,

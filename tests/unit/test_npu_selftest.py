@@ -18,12 +18,12 @@ from pathlib import Path
 import pytest
 
 from engine.errors import BuildError
-from launcher import npu_child
+from launcher.checks.report import Finding, Status
 from launcher.checks.selftest import oom_kills, selftest_findings
 from launcher.messages import Catalogue, Language
-from launcher.npu_selftest import Outcome, SelfTest, child_command, last_lines, run_selftest
-from launcher.report import Finding, Status
-from launcher.rknn_library import RknnLibrary, read_library
+from launcher.npu import child as npu_child
+from launcher.npu.rknn_library import RknnLibrary, read_library
+from launcher.npu.selftest import Outcome, SelfTest, child_command, last_lines, run_selftest
 from launcher.system import SystemView
 from tests.fixtures.boards.builder import Board
 from tests.support.availability import unavailable
@@ -290,7 +290,7 @@ def test_files_are_raised_and_no_core_is_dumped(bench: Bench) -> None:
     code = (
         "import resource, sys\n"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (20, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))\n"
-        "from launcher.npu_child import _prepare\n"
+        "from launcher.npu.child import _prepare\n"
         "_prepare(512)\n"
         "print(resource.getrlimit(resource.RLIMIT_NOFILE)[0], resource.getrlimit(resource.RLIMIT_CORE))"
     )

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from launcher.errors import UsageError
-from launcher.option_table import OPTIONS, Command, MlaBackend, parse_tokens
-from launcher.options import Options, parse
+from launcher.options.parse import Options, parse
+from launcher.options.table import OPTIONS, Command, MlaBackend, parse_tokens
 
 
 def options(*words: str) -> Options:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from launcher.errors import UsageError
-from launcher.options import parse
+from launcher.options.parse import parse
 from launcher.service import own_command, unit
 from launcher.system import SystemView
 

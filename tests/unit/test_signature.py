@@ -16,10 +16,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher import ed25519
 from launcher.errors import InternalError, TrustError
-from launcher.publisher import read_publisher
-from launcher.signature import KeyUse, parse_public_key, parse_signature, verify_signature
+from launcher.integrity import ed25519
+from launcher.integrity.publisher import read_publisher
+from launcher.integrity.signature import KeyUse, parse_public_key, parse_signature, verify_signature
 from tests.support.releases import Signer
 
 P = 2**255 - 19

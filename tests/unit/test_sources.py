@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.errors import MindnanoError, PackageError, UsageError
-from launcher.sources import (
+from launcher.download.sources import (
     HubSource,
     PathSource,
     UrlSource,
@@ -18,6 +17,7 @@ from launcher.sources import (
     same_origin,
     shown_url,
 )
+from launcher.errors import MindnanoError, PackageError, UsageError
 
 HOME = {"HOME": "/nonexistent"}
 

@@ -19,11 +19,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from launcher import stamps
 from launcher.errors import Cancelled, PackageError
-from launcher.hashing import FileDigest, sha256_file
-from launcher.stamps import MAX_STAMPS, SETTLED_NS, Stamp, StampCache, hash_steady_file
-from launcher.state_file import MAX_BYTES, StateFile, cache_folder
+from launcher.integrity import stamps
+from launcher.integrity.hashing import FileDigest, sha256_file
+from launcher.integrity.stamps import MAX_STAMPS, SETTLED_NS, Stamp, StampCache, hash_steady_file
+from launcher.integrity.state_file import MAX_BYTES, StateFile, cache_folder
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -264,8 +264,8 @@ def test_path_that_is_no_unicode_is_kept(tmp_path: Path) -> None:
 WRITER = """
 import sys
 from pathlib import Path
-from launcher import state_file
-from launcher.stamps import Stamp, StampCache
+from launcher.integrity import state_file
+from launcher.integrity.stamps import Stamp, StampCache
 state_file._LOCK_SECONDS = 60.0  # however busy the machine is
 cache, name = StampCache(Path(sys.argv[1])), sys.argv[2]
 print("ready", flush=True)
@@ -310,7 +310,7 @@ def test_two_writers_lose_nothing(tmp_path: Path) -> None:
 
 
 def test_writer_that_waits_too_long_gives_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("launcher.state_file._LOCK_SECONDS", 0.05)
+    monkeypatch.setattr("launcher.integrity.state_file._LOCK_SECONDS", 0.05)
     with (tmp_path / "x.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert not StateFile(tmp_path / "x.json").update(lambda _: b"{}")

@@ -7,7 +7,7 @@ import io
 import pytest
 
 from launcher.messages import Catalogue, Language
-from launcher.option_table import ColorMode
+from launcher.options.table import ColorMode
 from launcher.terminal import Console, printable, uses_color
 
 

@@ -18,17 +18,17 @@ from typing import Any
 import jsonschema
 import pytest
 
-from launcher import stamps
-from launcher import verify as verify_module
-from launcher.claims import SignatureState
 from launcher.errors import Cancelled, MindnanoError, PackageError, TrustError
-from launcher.hashing import FileDigest, sha256_file
+from launcher.integrity import stamps
+from launcher.integrity import verify as verify_module
+from launcher.integrity.claims import SignatureState
+from launcher.integrity.hashing import FileDigest, sha256_file
+from launcher.integrity.model_info import ModelInfo, PackageFile, Quantization
+from launcher.integrity.publisher import Publisher
+from launcher.integrity.signature import KeyUse
+from launcher.integrity.verify import Known, VerificationState, require_verified, run_verify, verification_state, verify
+from launcher.integrity.verify_report import Reason, VerifyReport
 from launcher.messages import Catalogue, Language
-from launcher.model_info import ModelInfo, PackageFile, Quantization
-from launcher.publisher import Publisher
-from launcher.signature import KeyUse
-from launcher.verify import Known, VerificationState, require_verified, run_verify, verification_state, verify
-from launcher.verify_report import Reason, VerifyReport
 from tests.support.releases import TOY_FILES, Signer, publisher, sha256, write_release
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -586,7 +586,7 @@ INTERRUPTED = """
 import sys
 from pathlib import Path
 from launcher.messages import Catalogue, Language
-from launcher.verify import verify
+from launcher.integrity.verify import verify
 try:
     verify(Path(sys.argv[1]), {}, Catalogue(Language.ENGLISH))
 except KeyboardInterrupt:

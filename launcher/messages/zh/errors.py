@@ -106,7 +106,10 @@ ERRORS: Final[Mapping[str, tuple[str, str]]] = {
     "payload-none": ("从源码运行的程序不带文件", "使用便携程序 mindnano-infer"),
     "payload-damaged": ("程序自带的文件包已损坏", "重新复制或下载程序"),
     "payload-member": ("内部错误", ""),
-    "notices-none": ("从源码运行的程序不带许可声明", "阅读 LICENSES.md 和 notices/ 文件夹，或使用便携程序 mindnano-infer"),
+    "notices-none": (
+        "从源码运行的程序不带许可声明",
+        "阅读 LICENSES.md 和 notices/，或使用便携程序",
+    ),
     "notices-component": ("没有这个组件", "从列出的组件中选一个"),
     "self-damaged": ("程序文件已损坏", "重新复制或下载程序"),
     "unpack-folder": ("不能解到这个文件夹", "给出一个新文件夹；不会覆盖任何文件"),

@@ -1,0 +1,1 @@
+"""Getting a model: sources, transport, resume, `--download` and the first start."""

@@ -1,0 +1,1 @@
+"""The NPU as its driver and its runtime show it: probe, self-test, memory domains."""

@@ -1,0 +1,1 @@
+"""Options: one table, five layers, and what is derived from them."""

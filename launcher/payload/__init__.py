@@ -1,0 +1,1 @@
+"""What the portable program carries behind its code, and how it is reached."""
