@@ -1,4 +1,4 @@
-"""The source archives of the portable file, pinned in `sources.toml`: how each is had, checked, unpacked and patched.
+"""The source archives of the portable file, pinned in `sources.toml`: how each is had and checked.
 
 An archive is known by its SHA-256, so any place may serve it: a folder that the user names in MINDNANO_SOURCES, the
 cache, the package mirrors that the system's own apt is set up for, and the addresses that the table lists.
@@ -7,11 +7,10 @@ cache, the package mirrors that the system's own apt is set up for, and the addr
 from __future__ import annotations
 
 import hashlib
-import tarfile
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from bundle.errors import BundleError
@@ -19,10 +18,7 @@ from engine.errors import BuildError, UnreachableError
 from engine.fetch import Archive, obtain
 from launcher.errors import NetworkError, TrustError
 
-Run = Callable[..., None]
-
 TABLE = Path(__file__).with_name("sources.toml")
-PATCHES = "patches"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +74,7 @@ def load_sources(table: Path = TABLE) -> dict[str, Source]:
 
 
 def _source(name: str, entry: Mapping[str, Any]) -> Source:
-    patches = entry.get(PATCHES)
+    patches = entry.get("patches")
     return Source(
         name=name,
         version=entry["version"],
@@ -120,48 +116,3 @@ def fetch(source: Source, say: Callable[[str], None]) -> tuple[Path, ...]:
         raise NetworkError("source-unreachable", f"{source.name}: {error.message}", hint=error.hint) from error
     except BuildError as error:
         raise TrustError("source-digest", f"{source.name}: {error.message}", hint=error.hint) from error
-
-
-def unpack(source: Source, archives: tuple[Path, ...], folder: Path, run: Run) -> None:
-    """Unpacks a source to `folder`, which does not exist yet, and applies its patches.
-
-    Raises:
-        BundleError: the archive is not laid out as the table says, or a patch does not fit.
-    """
-    scratch = folder.with_name(f"{folder.name}.unpacked")
-    _extract(archives[0], scratch)
-    top = scratch / source.folder
-    if not top.is_dir():
-        found = ", ".join(sorted(path.name for path in scratch.iterdir()))
-        raise BundleError("source-layout", f"{archives[0].name} holds {found}; expected the folder {source.folder}")
-    top.rename(folder)
-    scratch.rmdir()
-    if not source.patches:
-        return
-    corrections = folder.with_name(f"{folder.name}.{PATCHES}")
-    _extract(archives[1], corrections)
-    for name in source.patches:
-        path = corrections / source.patch_folder / name
-        if not path.is_file():
-            raise BundleError("source-layout", f"{archives[1].name} holds no {source.patch_folder}/{name}")
-        options = ["--strip=1", "--force", "--fuzz=0", "--no-backup-if-mismatch", "--quiet"]
-        run(["patch", *options, f"--input={path}"], folder=folder, what=f"applying {name}")
-
-
-def _extract(archive: Path, folder: Path) -> None:
-    """Takes a tar archive apart; members that point out of the folder are refused."""
-    folder.mkdir()
-    with tarfile.open(archive) as tar:
-        # The checks are below; the interpreter's own differ between its versions.
-        tar.extraction_filter = getattr(tarfile, "fully_trusted_filter", None)
-        for member in tar:
-            place = PurePosixPath(member.name)
-            link = PurePosixPath(member.linkname) if member.issym() or member.islnk() else PurePosixPath()
-            if place.is_absolute() or ".." in place.parts or link.is_absolute():
-                raise BundleError("source-layout", f"{archive.name} holds {member.name}, which leads out of it")
-            if not (member.isfile() or member.isdir() or member.issym() or member.islnk()):
-                raise BundleError("source-layout", f"{archive.name} holds {member.name}, which is no file or folder")
-            member.uid = member.gid = 0
-            member.uname = member.gname = ""
-            member.mode = 0o755 if member.isdir() or member.mode & 0o100 else 0o644
-            tar.extract(member, folder)

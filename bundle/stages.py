@@ -48,7 +48,8 @@ class Stage:
         run: makes the results in the folder `out` of the workspace that it is given.
         results: paths below the result folder that exist when the stage has run; others may.
         inputs: named values that decide the result, such as flags and versions.
-        modules: names of the modules whose program text decides the result.
+        modules: names of the modules whose program text decides the result. What starts commands and keeps results is
+            not among them: of it, only the environment of commands reaches a result, and that is in every key.
         sources: archives that it unpacks.
         needs: stages whose results it reads.
     """
@@ -113,7 +114,8 @@ def _step(stage: Stage, needs: tuple[Step, ...]) -> Step:
     parts = {f"environment {name}": value for name, value in ENVIRONMENT.items()}
     parts["environment PATH"] = ":".join(SYSTEM_PATH)
     parts |= {f"input {name}": value for name, value in stage.inputs.items()}
-    parts |= {f"module {name}": program_digest(_module_path(name)) for name in stage.modules}
+    modules = {*stage.modules, "bundle.unpack"} if stage.sources else set(stage.modules)
+    parts |= {f"module {name}": program_digest(_module_path(name)) for name in modules}
     parts |= {f"source {source.name}": source.digest for source in stage.sources}
     parts |= {f"stage {need.stage.label}": need.key for need in needs}
     parts["results"] = "\n".join(stage.results)

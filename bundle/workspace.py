@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from bundle.errors import BundleError
-from bundle.sources import Source, unpack
+from bundle.sources import Source
 from bundle.stages import ENVIRONMENT, SYSTEM_PATH, Stage
+from bundle.unpack import unpack
 from launcher.progress import format_seconds
 
 Say = Callable[[str], None]

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from bundle.errors import BundleError
-from bundle.sources import Source, fetch, load_sources, unpack
+from bundle.sources import Source, fetch, load_sources
+from bundle.unpack import unpack
 from engine import fetch as engine_fetch
 from engine.errors import UnreachableError
 from engine.fetch import Archive, obtain
