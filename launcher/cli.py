@@ -6,7 +6,6 @@ import errno
 import io
 import json
 import os
-import platform
 import signal
 import sys
 import traceback
@@ -91,15 +90,9 @@ def _npu_child(words: Sequence[str]) -> int:
 
 def _version(options: Options, _texts: Catalogue, _environ: Mapping[str, str]) -> int:
     if options.json:
-        document = {
-            "schema": "mindnano-infer.version",
-            "version": 1,
-            "program": "mindnano-infer",
-            "program_version": __version__,
-            "python": platform.python_version(),
-            "machine": platform.machine(),
-        }
-        print(json.dumps(document, indent=2))
+        from launcher.version import version_document
+
+        print(json.dumps(version_document(), indent=2))
     else:
         print(f"mindnano-infer {__version__}")
     return 0
@@ -157,6 +150,42 @@ def _print_unit(options: Options, texts: Catalogue, _environ: Mapping[str, str])
     return 0
 
 
+def _notices(options: Options, _texts: Catalogue, _environ: Mapping[str, str]) -> int:
+    from launcher.payload.carried import carried
+    from launcher.payload.notices import run_notices
+
+    return run_notices(options.operand, sys.stdout, carried())
+
+
+def _sbom(_options: Options, _texts: Catalogue, _environ: Mapping[str, str]) -> int:
+    from launcher.payload.carried import carried
+    from launcher.payload.notices import run_sbom
+
+    return run_sbom(sys.stdout, carried())
+
+
+def _list_payload(options: Options, texts: Catalogue, _environ: Mapping[str, str]) -> int:
+    from launcher.payload.commands import document, require_payload, run_list
+
+    payload = require_payload()
+    if options.json:
+        print(json.dumps(document(payload), indent=2))
+        return 0
+    return run_list(texts, sys.stdout, payload)
+
+
+def _unpack(options: Options, texts: Catalogue, _environ: Mapping[str, str]) -> int:
+    from launcher.payload.commands import require_payload, run_unpack
+
+    return run_unpack(Path(options.operand or ""), texts, sys.stderr, require_payload())
+
+
+def _verify_self(_options: Options, texts: Catalogue, _environ: Mapping[str, str]) -> int:
+    from launcher.payload.commands import require_payload, run_verify_self
+
+    return run_verify_self(texts, sys.stdout, require_payload())
+
+
 def _serve(_options: Options, _texts: Catalogue, _environ: Mapping[str, str]) -> int:
     raise UsageError("server-missing", "--no-console runs the server, which this version does not have yet")
 
@@ -206,4 +235,9 @@ _COMMANDS: Mapping[Command, Callable[[Options, Catalogue, Mapping[str, str]], in
     Command.PRINT_COMPLETION: _print_completion,
     Command.PRINT_UNIT: _print_unit,
     Command.SERVE: _serve,
+    Command.NOTICES: _notices,
+    Command.SBOM: _sbom,
+    Command.LIST_PAYLOAD: _list_payload,
+    Command.UNPACK: _unpack,
+    Command.VERIFY_SELF: _verify_self,
 }

@@ -6,11 +6,11 @@ import json
 from collections.abc import Mapping
 
 from launcher.contexts import table_text
-from launcher.engine import Package
 from launcher.messages import Catalogue
-from launcher.model import context_table, metadata_of, model_name, package_path
+from launcher.model import context_table, metadata_of, model_name, open_package
 from launcher.options.parse import Options
 from launcher.system import SystemView
+from launcher.terminal import emit
 
 
 def run_list_contexts(options: Options, environ: Mapping[str, str], texts: Catalogue) -> int:
@@ -19,8 +19,7 @@ def run_list_contexts(options: Options, environ: Mapping[str, str], texts: Catal
     Raises:
         EngineError, PackageError, UsageError: the package does not open, or cannot serve the options.
     """
-    path = package_path(options, environ)
-    with Package(path) as package:
-        table = context_table(package, model_name(metadata_of(package), path), options, SystemView())
-    print(json.dumps(table.document(), indent=2) if options.json else table_text(table, texts))
+    with open_package(options, environ) as package:
+        table = context_table(package, model_name(metadata_of(package), package.path), options, SystemView())
+    emit(json.dumps(table.document(), indent=2) if options.json else table_text(table, texts))
     return 0

@@ -59,7 +59,7 @@ def _cgroup_limits(system: SystemView) -> list[tuple[int, int, str]]:
         hierarchy, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         if hierarchy == "0" and not controllers:
-            found += _limits_above(system, "/sys/fs/cgroup", path, "memory.max", "memory.current", "inactive_file")
+            found += _limits_above(system, "/sys/fs/cgroup", path, "memory.max", "memory.current", "")
         elif "memory" in controllers.split(","):
             found += _limits_above(
                 system,
@@ -67,15 +67,17 @@ def _cgroup_limits(system: SystemView) -> list[tuple[int, int, str]]:
                 path,
                 "memory.limit_in_bytes",
                 "memory.usage_in_bytes",
-                "total_inactive_file",
+                "total_",
             )
     return found
 
 
 def _limits_above(
-    system: SystemView, mount: str, path: str, limit: str, usage: str, cache: str
+    system: SystemView, mount: str, path: str, limit: str, usage: str, prefix: str
 ) -> list[tuple[int, int, str]]:
     group = PurePosixPath("/") / path.lstrip("/")
+    # Weights that were used several times are active file cache, and can be taken back like any other.
+    cache = {f"{prefix}inactive_file", f"{prefix}active_file"}
     found = []
     # In a container the path may be that of the host; the groups that do not exist here are passed over.
     for place in (group, *group.parents):
@@ -87,8 +89,8 @@ def _limits_above(
         reclaimable = 0
         for line in (system.read(f"{folder}/memory.stat") or "").splitlines():
             words = line.split()
-            if len(words) == 2 and words[0] == cache and _is_number(words[1]):
-                reclaimable = int(words[1])
+            if len(words) == 2 and words[0] in cache and _is_number(words[1]):
+                reclaimable += int(words[1])
         found.append((most, max(0, used - reclaimable), folder))
     return found
 

@@ -18,6 +18,7 @@ from launcher.engine import Engine, Package, Sampler, Session, Utf8Stream
 from launcher.engine_types import EngineOptions, KvType, ModelConfig, Sampling, Section, SessionOptions
 from launcher.errors import PackageError, UsageError
 from launcher.event_log import EventLog
+from launcher.integrity.verify import require_verified
 from launcher.loading import LoadedMemory, load, measure
 from launcher.memory import Memory, read_memory
 from launcher.memory_plan import ProcessPlan, Runtime, Usage, plan_process, read_usage
@@ -83,11 +84,23 @@ def open_package(options: Options, environ: Mapping[str, str]) -> Package:
     Raises:
         EngineError, PackageError, UsageError: as `package_path`, or it does not open.
     """
-    carried = demo_package() if options.demo and not environ.get(DEMO_VARIABLE) else None
+    carried = _carried(options, environ)
     if carried is None:
         return Package(package_path(options, environ))
     path, window = carried
     return Package(Path(path), window=window)
+
+
+def _open_verified(options: Options, environ: Mapping[str, str], texts: Catalogue) -> Package:
+    """The package, compared with the release that it lies in; a stamp of an earlier time saves hashing it again."""
+    if _carried(options, environ) is None:
+        path = package_path(options, environ)
+        require_verified(path, environ, label=texts("verify-progress", name=path.name))
+    return open_package(options, environ)
+
+
+def _carried(options: Options, environ: Mapping[str, str]) -> tuple[str, tuple[int, int]] | None:
+    return demo_package() if options.demo and not environ.get(DEMO_VARIABLE) else None
 
 
 def metadata_of(package: Package) -> dict[str, object]:
@@ -225,7 +238,8 @@ def open_talk(options: Options, environ: Mapping[str, str], system: SystemView) 
     if options.question is None and is_terminal(sys.stdin):
         import launcher.line_editor  # noqa: F401  (a chat needs it, and the plan is to see it)
     runtime = Runtime.measured(system, complete=True)
-    with EventLog(options.log) as log, open_package(options, environ) as package:
+    texts = Catalogue(options.language)
+    with EventLog(options.log) as log, _open_verified(options, environ, texts) as package:
         metadata = metadata_of(package)
         template = template_of(package, metadata)
         sampling = sampling_for(metadata, options.sampling, greedy=options.demo)
@@ -235,7 +249,7 @@ def open_talk(options: Options, environ: Mapping[str, str], system: SystemView) 
             require_fit(package, engine_options(options), wanted, memory, runtime)
         plan = plan_process(package, engine_options(options), wanted, runtime)
         with Engine(package, engine_options(options)) as engine, Session(engine, wanted) as session:
-            preloaded = _load(engine, plan, memory, Catalogue(options.language))
+            preloaded = _load(engine, plan, memory, texts)
             samplers: list[Sampler] = []
 
             def new_sampler() -> _BoundSampler:

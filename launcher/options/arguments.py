@@ -22,6 +22,11 @@ _COMMANDS: tuple[tuple[Command, tuple[str, bool, tuple[str, ...]] | None], ...] 
     (Command.PRINT_CONFIG, None),
     (Command.PRINT_UNIT, None),
     (Command.PRINT_COMPLETION, ("SHELL", False, SHELLS)),
+    (Command.NOTICES, ("COMPONENT", True, ())),
+    (Command.SBOM, None),
+    (Command.LIST_PAYLOAD, None),
+    (Command.UNPACK, ("DIR", False, ())),
+    (Command.VERIFY_SELF, None),
     (Command.EXIT_CODES, None),
     (Command.VERSION, None),
 )

@@ -33,6 +33,11 @@ class Command(Enum):
     PRINT_CONFIG = "print-config"
     PRINT_COMPLETION = "print-completion"
     PRINT_UNIT = "print-unit"
+    NOTICES = "notices"
+    SBOM = "sbom"
+    LIST_PAYLOAD = "list-payload"
+    UNPACK = "unpack"
+    VERIFY_SELF = "verify-self"
     VERSION = "version"
     EXIT_CODES = "help-exit-codes"
 
@@ -170,7 +175,16 @@ _PLAN = frozenset({Command.CHECK, Command.LIST_CONTEXTS, Command.SERVE, Command.
 _SERVER = frozenset({Command.CHECK, Command.SERVE, Command.PRINT_UNIT})
 _CHECK = frozenset({Command.CHECK})
 _DOWNLOAD = frozenset({Command.DOWNLOAD})
-_JSON = frozenset({Command.CHECK, Command.LIST_CONTEXTS, Command.VERIFY, Command.VERSION, Command.PRINT_CONFIG})
+_JSON = frozenset(
+    {
+        Command.CHECK,
+        Command.LIST_CONTEXTS,
+        Command.LIST_PAYLOAD,
+        Command.PRINT_CONFIG,
+        Command.VERIFY,
+        Command.VERSION,
+    }
+)
 
 
 def _choices(name: str, group: str, words: tuple[str, ...], default: str, commands: frozenset[Command]) -> Option:

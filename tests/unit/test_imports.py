@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-ORDER = ("engine", "launcher", "bundle", "release")
+ORDER = ("engine", "launcher", "notices", "bundle", "release")
 # What each package may import of the others. The launcher reaches the engine's library, never its build.
 ALLOWED = {
     "engine": {"engine"},
     "launcher": {"launcher"},
-    "bundle": {"engine", "launcher", "bundle"},
-    "release": {"engine", "launcher", "bundle", "release"},
+    "notices": {"launcher", "notices"},
+    "bundle": {"engine", "launcher", "notices", "bundle"},
+    "release": {"engine", "launcher", "notices", "bundle", "release"},
 }
 MODULES = sorted(
     ".".join(path.relative_to(ROOT).with_suffix("").parts)

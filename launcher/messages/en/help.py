@@ -65,4 +65,9 @@ TEXTS: Final[Mapping[str, str]] = {
     "help-group-server": "server",
     "help-group-download": "with --download",
     "help-group-check": "with --check",
+    "help-notices": "print the licences of everything inside, or of one component",
+    "help-sbom": "print the bill of materials (CycloneDX)",
+    "help-list-payload": "list the files inside this program",
+    "help-unpack": "write the files inside this program into a new folder",
+    "help-verify-self": "check this program's own file, part by part",
 }

@@ -61,4 +61,9 @@ TEXTS: Final[Mapping[str, str]] = {
     "help-group-server": "服务器",
     "help-group-download": "与 --download 同用",
     "help-group-check": "与 --check 同用",
+    "help-notices": "显示程序内所有部分的许可，或某个组件的许可",
+    "help-sbom": "显示物料清单（CycloneDX）",
+    "help-list-payload": "列出程序自带的文件",
+    "help-unpack": "把程序自带的文件写入新目录",
+    "help-verify-self": "逐部分校验程序文件自身",
 }
