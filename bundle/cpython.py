@@ -48,17 +48,29 @@ _OPTIONS = (
     "--with-openssl-rpath=no",
 )
 
-# What configure finds out by running programs, which a cross build cannot: the answers of both targets, which are the
-# same. Without the second, the hash function would be another one than natively.
+# What configure finds out by running programs. A cross build cannot run them, and a native one would find the state of
+# the build machine: its network, its /dev, whether the build runs at the lowest priority. So both get the answers that
+# Linux with glibc gives. Without the one about alignment, a cross build would have another hash function.
 _ANSWERS = (
-    "ac_cv_file__dev_ptmx=yes",
     "ac_cv_aligned_required=no",
-    "ac_cv_file__dev_ptc=no",
-    "ac_cv_buggy_getaddrinfo=no",
+    "ac_cv_broken_mbstowcs=no",
+    "ac_cv_broken_nice=no",
+    "ac_cv_broken_poll=no",
     "ac_cv_broken_sem_getvalue=no",
+    "ac_cv_buggy_getaddrinfo=no",
     "ac_cv_computed_gotos=yes",
-    "ac_cv_working_tzset=yes",
+    "ac_cv_file__dev_ptc=no",
+    "ac_cv_file__dev_ptmx=yes",
+    "ac_cv_have_chflags=no",
+    "ac_cv_have_lchflags=no",
+    "ac_cv_posix_semaphores_enabled=yes",
+    "ac_cv_pthread_is_default=yes",
     "ac_cv_pthread_system_supported=yes",
+    "ac_cv_rshift_extends_sign=yes",
+    # It is unsigned on aarch64; a cross build takes the answer that is safe for both, and so does a native one.
+    "ac_cv_wchar_t_signed=yes",
+    "ac_cv_working_tzset=yes",
+    "ac_cv_x87_double_rounding=no",
 )
 
 # `getbuildinfo.c` would hold the time of the build.

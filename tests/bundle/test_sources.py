@@ -154,6 +154,14 @@ def test_corrections_are_applied(tmp_path: Path) -> None:
     assert (tmp_path / "toy" / "text").read_text() == "new\n"
 
 
+def test_a_correction_is_not_applied_by_guessing(tmp_path: Path) -> None:
+    patch = "--- a/text\n+++ b/text\n@@ -1,3 +1,3 @@\n one\n-old\n+new\n three\n"
+    archive = pack(tmp_path / "toy.tgz", {"toy-1/text": "another\nold\nthree\n"})
+    corrections = pack(tmp_path / "fix.tgz", {"patches/a.patch": patch})
+    with pytest.raises(BundleError, match=r"applying a\.patch"):
+        unpack(source(archive, corrections, patches=("a.patch",)), (archive, corrections), tmp_path / "toy", run)
+
+
 @pytest.mark.parametrize(("text", "name"), [("other\n", "a.patch"), ("new\n", "a.patch"), ("old\n", "b.patch")])
 def test_a_correction_that_does_not_fit_is_an_error(tmp_path: Path, text: str, name: str) -> None:
     archive = pack(tmp_path / "toy.tgz", {"toy-1/text": text})

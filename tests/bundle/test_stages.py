@@ -125,6 +125,14 @@ def test_commands_see_nothing_of_the_callers_environment(tmp_path: Path, monkeyp
     assert "hostile" not in seen.read_text()
 
 
+def test_what_a_killed_build_of_another_state_left_goes_with_the_next(tmp_path: Path) -> None:
+    mine, other = tmp_path / "partial" / f"toy-{'0' * 16}", tmp_path / "partial" / f"other-{'0' * 16}"
+    for left in (mine, other):
+        (left / "work").mkdir(parents=True)
+    runner(tmp_path).build([toy()])
+    assert list((tmp_path / "partial").iterdir()) == [other]
+
+
 def test_a_stage_reaches_only_what_it_named(tmp_path: Path) -> None:
     with pytest.raises(BundleError, match="toy needs 0 stages called base"):
         runner(tmp_path).build([toy("base"), toy(run=lambda workspace: print(workspace.need("base")))])
@@ -190,7 +198,8 @@ def wait_for(path: Path) -> None:
 
 def test_a_killed_build_leaves_nothing_that_is_taken_for_a_result(tmp_path: Path) -> None:
     store, diary, reached = tmp_path / "store", tmp_path / "diary", tmp_path / "reached"
-    killed = start(store, diary, f"echo half > text; touch {reached}; exec sleep 300")
+    program = f"import time; time.sleep(5); open({str(diary)!r}, 'a').write('survived')"
+    killed = start(store, diary, f'echo half > text; touch {reached}; exec {sys.executable} -c "{program}"')
     wait_for(reached)
     killed.send_signal(signal.SIGKILL)
     killed.communicate()
