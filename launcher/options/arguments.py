@@ -14,7 +14,7 @@ from launcher.options.table import OPTIONS, Command, Option, Value
 SHELLS = ("bash", "zsh", "fish")
 _GROUPS = ("model", "reply", "resources", "server", "download", "check", "output")
 # Flags that ask for a command, in the order of `--help`. With a value: (metavar, whether it may be left out, choices).
-_COMMANDS: tuple[tuple[Command, tuple[str, bool, tuple[str, ...]] | None], ...] = (
+COMMANDS: tuple[tuple[Command, tuple[str, bool, tuple[str, ...]] | None], ...] = (
     (Command.CHECK, ("deep", True, ("deep",))),
     (Command.LIST_CONTEXTS, None),
     (Command.VERIFY, ("DIR", True, ())),
@@ -93,7 +93,7 @@ def build_parser(texts: Catalogue) -> argparse.ArgumentParser:
     question = parser.add_argument_group(texts("help-group-question"))
     question.add_argument("question", nargs="*", metavar="QUESTION", default=[], help=texts("help-question"))
     commands = parser.add_argument_group(texts("help-group-inform"))
-    for command, operand in _COMMANDS:
+    for command, operand in COMMANDS:
         text = texts(f"help-{command.value}")
         if operand is None:
             commands.add_argument(f"--{command.value}", action=_Ask, nargs=0, dest=command.value, help=text)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from launcher.errors import InternalError
-from launcher.options.arguments import SHELLS
+from launcher.options.arguments import COMMANDS, SHELLS
 from launcher.options.table import OPTIONS, Command, Option
 
 PROGRAM = "mindnano-infer"
@@ -11,14 +11,10 @@ _CONTEXTS = ("4K", "8K", "16K", "32K", "64K", "128K", "256K")
 # Options whose values are files or folders; the shell completes those itself.
 _FILES = {"model", "log"}
 _FOLDERS = {"model-dir"}
-_PLAIN_COMMANDS = (
-    Command.LIST_CONTEXTS,
-    Command.DOWNLOAD,
-    Command.PRINT_CONFIG,
-    Command.PRINT_UNIT,
-    Command.EXIT_CODES,
-    Command.VERSION,
-)
+# Commands whose own value is a folder, and the one whose value is a shell; the others need no more than their name.
+_FOLDER_COMMANDS = (Command.VERIFY, Command.UNPACK)
+_VALUED_COMMANDS = {*_FOLDER_COMMANDS, Command.CHECK, Command.PRINT_COMPLETION}
+_PLAIN_COMMANDS = tuple(command for command, _ in COMMANDS if command not in _VALUED_COMMANDS)
 
 
 def completion(shell: str) -> str:
@@ -34,8 +30,7 @@ def _values(option: Option) -> tuple[str, ...]:
 
 
 def _flags() -> list[str]:
-    words = ["--help", "--check", "--check=deep", f"--{Command.VERIFY.value}", f"--{Command.PRINT_COMPLETION.value}"]
-    words += [f"--{command.value}" for command in _PLAIN_COMMANDS]
+    words = ["--help", "--check=deep", *(f"--{command.value}" for command, _ in COMMANDS)]
     return words + [f"--{option.name}" for option in OPTIONS]
 
 
@@ -53,6 +48,9 @@ def _bash() -> str:
         elif not option.is_flag:
             cases.append(f"        --{option.name}) return ;;")
     shells = " ".join(SHELLS)
+    cases += [
+        f'        --{command.value}) COMPREPLY=($(compgen -d -- "$word")); return ;;' for command in _FOLDER_COMMANDS
+    ]
     lines = [
         f"# bash completion of {PROGRAM}",
         "_mindnano_infer() {",
@@ -60,7 +58,6 @@ def _bash() -> str:
         "    COMPREPLY=()",
         '    case "$before" in',
         *cases,
-        f'        --{Command.VERIFY.value}) COMPREPLY=($(compgen -d -- "$word")); return ;;',
         f'        --{Command.PRINT_COMPLETION.value}) COMPREPLY=($(compgen -W "{shells}" -- "$word")); return ;;',
         "    esac",
         '    case "$word" in',
@@ -76,6 +73,7 @@ def _zsh() -> str:
     lines = [f"#compdef {PROGRAM}", "_arguments -S \\", "    '(- *)'{-h,--help}'[help]' \\"]
     lines.append("    '--check=-[check this machine]::depth:(deep)' \\")
     lines.append(f"    '--{Command.VERIFY.value}[verify a release]::folder:_files -/' \\")
+    lines.append(f"    '--{Command.UNPACK.value}[unpack this program]:folder:_files -/' \\")
     lines.append(f"    '--{Command.PRINT_COMPLETION.value}[shell completion]:shell:({' '.join(SHELLS)})' \\")
     lines += [f"    '--{command.value}' \\" for command in _PLAIN_COMMANDS]
     for option in OPTIONS:
@@ -95,7 +93,7 @@ def _zsh() -> str:
 def _fish() -> str:
     start = f"complete -c {PROGRAM}"
     lines = [f"{start} -f", f"{start} -s h -l help", f"{start} -l check -a deep"]
-    lines.append(f"{start} -l {Command.VERIFY.value} -a '(__fish_complete_directories)'")
+    lines += [f"{start} -l {command.value} -a '(__fish_complete_directories)'" for command in _FOLDER_COMMANDS]
     lines.append(f"{start} -l {Command.PRINT_COMPLETION.value} -x -a '{' '.join(SHELLS)}'")
     lines += [f"{start} -l {command.value}" for command in _PLAIN_COMMANDS]
     for option in OPTIONS:

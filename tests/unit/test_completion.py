@@ -8,7 +8,10 @@ import subprocess
 import pytest
 
 from launcher.options.completion import completion
-from launcher.options.table import OPTIONS
+from launcher.options.table import OPTIONS, Command
+
+# What is no flag, and what this version refuses.
+HIDDEN = {Command.TALK, Command.SERVE}
 
 
 def complete(*words: str) -> list[str]:
@@ -40,6 +43,13 @@ def test_every_option_is_completed(shell: str) -> None:
     for option in OPTIONS:
         assert (f"-l {option.name}" if shell == "fish" else f"--{option.name}") in text
     assert "deep" in text
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_every_command_is_completed(shell: str) -> None:
+    words = completion(shell).replace("'", " ").replace('"', " ").replace("[", " ").replace("=", " ").split()
+    for command in set(Command) - HIDDEN:
+        assert (command.value if shell == "fish" else f"--{command.value}") in words
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
