@@ -8,6 +8,7 @@ first closes what was made from it.
 from __future__ import annotations
 
 import ctypes
+import os
 from array import array
 from collections.abc import Callable, Sequence
 from ctypes import byref, c_int32, c_size_t
@@ -27,6 +28,7 @@ from launcher.engine_types import (
     TensorInfo,
 )
 from launcher.errors import Cancelled, InternalError, PackageError, UsageError
+from launcher.interrupts import held_back
 
 Progress = Callable[[int, int], None]
 
@@ -52,9 +54,9 @@ class Package(Handle):
         self.path = path
         try:
             if window is None:
-                self.library.call("l3_package_open", str(path).encode(), byref(self._pointer))
+                self.library.call("l3_package_open", os.fsencode(path), byref(self._pointer))
             else:
-                self.library.call("l3_package_open_at", str(path).encode(), *window, byref(self._pointer))
+                self.library.call("l3_package_open_at", os.fsencode(path), *window, byref(self._pointer))
         except PackageError as error:
             if str(path) in error.message:
                 raise
@@ -373,18 +375,20 @@ def _with_progress(progress: Progress | None, call: Callable[[Any], None]) -> No
     """Calls with a C callback that reports to `progress`, and raises again what that raises."""
     raised: list[BaseException] = []
 
-    def report(_user: object, done: int, total: int) -> int:
-        try:
-            if progress is not None:
-                progress(done, total)
-        except BaseException as error:  # must not cross C; raised again below
-            raised.append(error)
-            return 1
-        return 0
+    with held_back() as is_interrupted:
 
-    try:
-        call(abi.ProgressFunction(report))
-    except Cancelled:
-        if raised:
-            raise raised[0] from None
-        raise
+        def report(_user: object, done: int, total: int) -> int:
+            try:
+                if progress is not None:
+                    progress(done, total)
+            except BaseException as error:  # must not cross C; raised again below
+                raised.append(error)
+                return 1
+            return int(is_interrupted())
+
+        try:
+            call(abi.ProgressFunction(report))
+        except Cancelled:
+            if raised:
+                raise raised[0] from None
+            raise

@@ -17,6 +17,7 @@ from typing import Final
 from launcher import engine_abi as abi
 from launcher.engine_library import Library
 from launcher.errors import Cancelled, EngineError, PackageError
+from launcher.interrupts import held_back
 
 STEP_BYTES: Final = 1 << 20
 """How much is read between two reports of progress."""
@@ -65,23 +66,24 @@ def _built_engine() -> Library | None:
 
 def _by_engine(file: int, progress: Progress | None, engine: Library) -> FileDigest:
     raised: list[BaseException] = []
-
-    def report(_user: object, done: int, total: int) -> int:
-        # Called even where nobody listens, so that an interrupt is noticed between two steps.
-        try:
-            return int(progress is not None and bool(progress(done, total)))
-        except BaseException as error:  # must not cross C; raised again below
-            raised.append(error)
-            return 1
-
     digest = (c_uint8 * 32)()
     length = c_uint64()
-    try:
-        engine.call("l3_sha256_fd", file, abi.ProgressFunction(report), None, digest, byref(length))
-    except Cancelled:
-        if raised:
-            raise raised[0] from None
-        raise
+    with held_back() as is_interrupted:
+
+        def report(_user: object, done: int, total: int) -> int:
+            # Called even where nobody listens, so that an interrupt is noticed between two steps.
+            try:
+                return int(is_interrupted() or (progress is not None and bool(progress(done, total))))
+            except BaseException as error:  # must not cross C; raised again below
+                raised.append(error)
+                return 1
+
+        try:
+            engine.call("l3_sha256_fd", file, abi.ProgressFunction(report), None, digest, byref(length))
+        except Cancelled:
+            if raised:
+                raise raised[0] from None
+            raise
     return FileDigest(digest=bytes(digest).hex(), length=length.value)
 
 

@@ -1,0 +1,92 @@
+"""A Ctrl-C that is lost, or printed as a trace, because it came while the engine was calling back."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from pathlib import Path
+from types import FrameType
+
+import pytest
+
+from launcher.integrity.hashing import sha256_file
+from launcher.interrupts import held_back
+
+
+class Ended(BaseException):
+    """What the handler of a test raises."""
+
+
+def interrupted_twice(number: signal.Signals, seen: list[bool]) -> None:
+    with held_back() as is_interrupted:
+        seen.append(is_interrupted())
+        signal.raise_signal(number)
+        signal.raise_signal(number)
+        seen.append(is_interrupted())
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signal_waits_until_the_work_has_stopped(number: signal.Signals) -> None:
+    def end(_number: int, _frame: FrameType | None) -> None:
+        raise Ended
+
+    before = signal.signal(number, end)
+    try:
+        seen: list[bool] = []
+        with pytest.raises(Ended):
+            interrupted_twice(number, seen)
+        assert seen == [False, True]
+        assert signal.getsignal(number) is end
+    finally:
+        signal.signal(number, before)
+
+
+def test_ignored_signal_stays_ignored() -> None:
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with held_back() as is_interrupted:
+            signal.raise_signal(signal.SIGINT)
+            assert not is_interrupted()
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_other_threads_leave_the_handlers_alone() -> None:
+    handlers = []
+
+    def work() -> None:
+        with held_back() as is_interrupted:
+            handlers.append((signal.getsignal(signal.SIGINT), is_interrupted()))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert handlers == [(signal.getsignal(signal.SIGINT), False)]
+
+
+def test_interrupt_while_the_engine_hashes_is_raised_and_not_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "large"
+    path.touch()
+    with path.open("r+b") as file:
+        file.truncate(256 << 20)  # a hole: long to hash, and nothing on the disk
+    lost: list[object] = []
+    monkeypatch.setattr("sys.unraisablehook", lost.append)
+    begun = threading.Event()
+    main = threading.get_ident()
+
+    def interrupt() -> None:
+        begun.wait()
+        signal.pthread_kill(main, signal.SIGINT)
+
+    def report(_done: int, _total: int) -> bool:
+        begun.set()
+        return False
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with path.open("rb") as file, pytest.raises(KeyboardInterrupt):
+        sha256_file(file.fileno(), progress=report)
+    thread.join()
+    assert lost == []
