@@ -53,10 +53,14 @@ class Devices(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Space:
-    """Bytes of the file system that holds a path. `free` is what an ordinary user may take."""
+    """Bytes of the file system that holds a path. `free` is what an ordinary user may take.
+
+    `writable`: whether this user may write in the folder, or in the one in which it would be made.
+    """
 
     total: int
     free: int
+    writable: bool = True
 
 
 class Host(Protocol):
@@ -135,7 +139,11 @@ class RealHost:
                     return None
                 place = above
                 continue
-            return Space(total=found.f_frsize * found.f_blocks, free=found.f_frsize * found.f_bavail)
+            return Space(
+                total=found.f_frsize * found.f_blocks,
+                free=found.f_frsize * found.f_bavail,
+                writable=os.access(place, os.W_OK | os.X_OK),
+            )
 
     def listen(self, address: str, port: int) -> None:
         import socket

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from launcher.checks.mounts import disk_class, mount_of
-from launcher.checks.report import Finding, Group, Status
+from launcher.checks.report import Finding, Group, Status, warn
+from launcher.integrity.state_file import cache_folder
 from launcher.progress import format_bytes
 from launcher.system import SystemView
 
@@ -21,14 +22,14 @@ class Folder:
 
     Attributes:
         role: ``model``, ``cache`` or ``temporary``: part of the slug.
-        path: absolute.
+        path: absolute; None where the environment names none.
         need: bytes that must be free.
         written: whether something has to be written there.
         executed: whether libraries are unpacked and loaded there.
     """
 
     role: str
-    path: str
+    path: str | None
     need: int = 0
     written: bool = True
     executed: bool = False
@@ -36,14 +37,13 @@ class Folder:
 
 def folders(environ: Mapping[str, str], model_folder: str, *, has_package: bool) -> tuple[Folder, ...]:
     """The folders that this environment means. Without a package one has to fit into the model folder."""
-    home = environ.get("HOME", "") or "/"
-    cache = environ.get("XDG_CACHE_HOME", "")
+    cache = cache_folder(environ)
     temporary = environ.get("TMPDIR", "")
     return (
         Folder(role="model", path=model_folder, need=0 if has_package else MODEL_BYTES, written=not has_package),
         Folder(
             role="cache",
-            path=cache if cache.startswith("/") else f"{home.rstrip('/')}/.cache",
+            path=None if cache is None else str(cache.parent),
             need=_SCRATCH_BYTES,
             executed=True,
         ),
@@ -62,6 +62,8 @@ def storage_findings(system: SystemView, wanted: tuple[Folder, ...]) -> tuple[Fi
 
 
 def _folder(system: SystemView, folder: Folder) -> Finding:
+    if folder.path is None:
+        return warn(Group.STORAGE, f"storage-{folder.role}-none")
     mount = mount_of(system, folder.path)
     space = system.host.space(folder.path)
     facts: dict[str, object] = {
@@ -76,7 +78,7 @@ def _folder(system: SystemView, folder: Folder) -> Finding:
     slug, status = f"storage-{folder.role}", Status.OK
     if space is None:
         slug, status = "storage-unknown", Status.SKIP
-    elif mount is not None and mount.read_only and folder.written:
+    elif folder.written and (not space.writable or (mount is not None and mount.read_only)):
         slug, status = f"storage-{folder.role}-read-only", Status.WARN
     elif folder.written and space.free < folder.need:
         slug, status = f"storage-{folder.role}-full", Status.WARN

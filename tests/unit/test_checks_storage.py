@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from launcher.checks.mounts import disk_class, mount_of
 from launcher.checks.report import Status
 from launcher.checks.storage import MODEL_BYTES, Folder, folders, storage_findings
-from launcher.host import Space
+from launcher.host import RealHost, Space
 from launcher.messages import Catalogue, Language
 from launcher.system import SystemView
 from tests.fixtures.boards.builder import Board
@@ -47,6 +48,33 @@ def test_flags_and_space(tmp_path: Path, flags: str, settings: dict[str, object]
 def test_file_system_that_is_read_only_itself(tmp_path: Path) -> None:
     board = mounted("31 22 0:27 / /tmp rw,relatime - squashfs /dev/loop0 ro\n")
     assert check(tmp_path, board, written=True)[0] == "storage-temporary-read-only"
+
+
+def test_folder_that_another_user_owns(tmp_path: Path) -> None:
+    board = Board()
+    board.host.spaces = {"/": Space(total=64 << 30, free=40 << 30, writable=False)}
+    assert check(tmp_path / "a", board, written=True) == ("storage-temporary-read-only", Status.WARN)
+    assert check(tmp_path / "b", board, written=False) == ("storage-temporary", Status.OK)
+
+
+def test_real_port_knows_who_may_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def access(path: str, mode: int) -> bool:
+        asked.append((path, mode))
+        return False
+
+    monkeypatch.setattr(os, "access", access)
+    space = RealHost().space(str(tmp_path / "to" / "come"))
+    assert space is not None
+    assert not space.writable
+    assert asked == [(str(tmp_path), os.W_OK | os.X_OK)]
+
+
+def test_environment_without_a_home_has_no_cache(tmp_path: Path) -> None:
+    for environ in ({}, {"HOME": ""}, {"HOME": "relative"}, {"XDG_CACHE_HOME": "relative"}):
+        found = storage_findings(Board().build(tmp_path / "x"), folders(environ, "/models", has_package=True))
+        assert [line.slug for line in found if "cache" in line.slug] == ["storage-cache-none"]
 
 
 def test_text_says_where_noexec_matters(tmp_path: Path) -> None:

@@ -61,6 +61,8 @@ TEXTS: Final[Mapping[str, str]] = {
     "check-storage-model-read-only": "model folder: nothing can be written to {path} ({filesystem})",
     "check-storage-model-read-only-next": "choose another folder with --model-dir",
     "check-storage-cache": "cache folder: {free} free, {filesystem} on {disk}, {path}",
+    "check-storage-cache-none": "cache folder: neither XDG_CACHE_HOME nor HOME names one, so nothing is remembered",
+    "check-storage-cache-none-next": "set XDG_CACHE_HOME to a folder that can be written",
     "check-storage-cache-full": "cache folder: only {free} free, {need} are wanted; {path}",
     "check-storage-cache-full-next": "free some space, or set XDG_CACHE_HOME to another folder",
     "check-storage-cache-read-only": "cache folder: nothing can be written to {path}, so nothing is remembered",

@@ -57,6 +57,8 @@ TEXTS: Final[Mapping[str, str]] = {
     "check-storage-model-read-only": "模型文件夹：{path} 不能写入（{filesystem}）",
     "check-storage-model-read-only-next": "用 --model-dir 另选文件夹",
     "check-storage-cache": "缓存文件夹：空闲 {free}，{disk} 上的 {filesystem}，{path}",
+    "check-storage-cache-none": "缓存文件夹：XDG_CACHE_HOME 和 HOME 都没有指定，因此什么都不会记住",
+    "check-storage-cache-none-next": "把 XDG_CACHE_HOME 设为可写的文件夹",
     "check-storage-cache-full": "缓存文件夹：空闲只有 {free}，需要 {need}；{path}",
     "check-storage-cache-full-next": "释放一些空间，或把 XDG_CACHE_HOME 设为其他文件夹",
     "check-storage-cache-read-only": "缓存文件夹：{path} 不能写入，因此什么都不会记住",
