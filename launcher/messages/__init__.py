@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from enum import Enum
+from pathlib import PurePath
+from typing import Final
 
 from launcher.errors import MindnanoError, UsageError
 from launcher.messages import en, zh
 
 LANGUAGE_VARIABLE = "MINDNANO_LANG"
+# Control characters, and those that turn the direction of a line or end it.
+_UNSEEN: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
 class Language(Enum):
@@ -26,8 +31,11 @@ class Catalogue:
         self._texts = zh.TEXTS if language is Language.CHINESE else en.TEXTS
 
     def __call__(self, slug: str, /, **facts: object) -> str:
-        """The message with this slug, its facts filled in."""
-        return self._texts[slug].format(**facts)
+        """The message with this slug, its facts filled in, with U+FFFD for what a terminal would obey.
+
+        Names of files, of models and what servers say are facts too, and anybody may have written them.
+        """
+        return self._texts[slug].format(**{name: _seen(fact) for name, fact in facts.items()})
 
     def has(self, slug: str) -> bool:
         """Whether there is a message with this slug."""
@@ -39,15 +47,20 @@ class Catalogue:
         In Chinese the summary comes from the catalogue and the precise English message follows as the detail.
         """
         if self.language is Language.ENGLISH:
-            lines = [f"error ({error.slug}): {error.message}"]
+            lines = [f"error ({error.slug}): {_seen(error.message)}"]
             if error.hint:
-                lines.append(f"  next: {error.hint}")
+                lines.append(f"  next: {_seen(error.hint)}")
             return "\n".join(lines)
         summary, hint = zh.ERRORS.get(error.slug, ("出错了", ""))
-        lines = [f"错误（{error.slug}）：{summary}", f"  详情：{error.message}"]
+        lines = [f"错误（{error.slug}）：{summary}", f"  详情：{_seen(error.message)}"]
         if hint or error.hint:
-            lines.append(f"  建议：{hint or error.hint}")
+            lines.append(f"  建议：{hint or _seen(error.hint)}")
         return "\n".join(lines)
+
+
+def _seen(fact: object) -> object:
+    """A text or a path without what a terminal would obey; anything else as it is."""
+    return _UNSEEN.sub("\N{REPLACEMENT CHARACTER}", str(fact)) if isinstance(fact, str | PurePath) else fact
 
 
 def choose_language(argument: str | None, environ: Mapping[str, str]) -> Language:
