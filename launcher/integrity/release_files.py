@@ -7,6 +7,7 @@ import os
 import stat
 import unicodedata
 from collections.abc import Iterable
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -102,22 +103,16 @@ def clashing_paths(paths: Iterable[str]) -> tuple[str, str] | None:
     Returns:
         The first such pair, or None.
     """
-    seen: dict[str, str] = {}
-    folders: dict[str, str] = {}
-    for path in paths:
-        key = _folded(path)
-        if key in seen:
-            return seen[key], path
-        if key in folders:
-            return folders[key], path
-        seen[key] = path
-        parts = key.split("/")
-        for count in range(1, len(parts)):
-            folder = "/".join(parts[:count])
-            if folder in seen:
-                return seen[folder], path
-            folders.setdefault(folder, path)
-    return None
+    # With a separator that sorts before everything else, a file stands right before what lies below it. Looking for
+    # every folder of every name instead would take gigabytes for a list of a few megabytes.
+    keyed = sorted((_folded(path).replace("/", "\0"), index, path) for index, path in enumerate(paths))
+    clashes = (
+        sorted(((first[1], first[2]), (second[1], second[2])), key=lambda place: place[0])
+        for first, second in pairwise(keyed)
+        if second[0] == first[0] or second[0].startswith(first[0] + "\0")
+    )
+    found = min(clashes, key=lambda pair: pair[1][0], default=None)
+    return None if found is None else (found[0][1], found[1][1])
 
 
 def _folded(path: str) -> str:

@@ -33,12 +33,10 @@ def parse_object(data: bytes, where: str) -> Fields:
     """
 
     def pairs(found: list[tuple[str, object]]) -> dict[str, object]:
-        keys = dict(found)
-        if len(keys) != len(found):
-            names = [name for name, _ in found]
-            twice = next(name for index, name in enumerate(names) if name in names[:index])
+        twice = repeated_key(found)
+        if twice is not None:
             raise invalid(where, f"the key {_shown(twice)} occurs twice in one object")
-        return keys
+        return dict(found)
 
     def constant(name: str) -> NoReturn:
         raise ValueError(f"{name} is not JSON")
@@ -50,6 +48,16 @@ def parse_object(data: bytes, where: str) -> Fields:
     except ValueError as error:
         raise invalid(where, f"it is not JSON: {error}") from error
     return Fields(value, where)
+
+
+def repeated_key(pairs: Iterable[tuple[str, object]]) -> str | None:
+    """The first key that occurred before, or None. One pass: a document of megabytes may hold a million keys."""
+    seen: set[str] = set()
+    for name, _ in pairs:
+        if name in seen:
+            return name
+        seen.add(name)
+    return None
 
 
 def to_bytes(document: Mapping[str, object]) -> bytes:
