@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 import socket
 import ssl
 from collections.abc import Iterator
@@ -25,6 +26,7 @@ _UNREACHABLE: Final = frozenset(
 )
 _PASSING_STATUS: Final = frozenset({408, 425, 500, 502, 503, 504})
 _MAX_TEXT: Final = 200
+_CREDENTIALS: Final = re.compile(r"//[^/\s]*@")
 
 
 class TryAgain(Exception):
@@ -108,7 +110,9 @@ def cut(host: str, detail: str) -> TryAgain:
     """The connection ended too early."""
     return TryAgain(
         NetworkError(
-            "network-cut", f"the connection to {host} was cut: {detail}", hint="run the same command to continue"
+            "network-cut",
+            f"the connection to {host} was cut: {_shown(detail)}",
+            hint="run the same command to continue",
         )
     )
 
@@ -176,7 +180,7 @@ def retry_after(text: str | None, now: datetime) -> float | None:
         return float(text[:9])
     try:
         moment = parsedate_to_datetime(text)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
@@ -221,8 +225,13 @@ def _words(causes: list[BaseException]) -> str:
     """The system's own words, from the innermost error that has some."""
     for cause in reversed(causes):
         if isinstance(cause, OSError) and cause.strerror:
-            return printable(cause.strerror)[:_MAX_TEXT]
+            return _shown(cause.strerror)
     for cause in reversed(causes):
         if not isinstance(cause, requests.exceptions.RequestException) and str(cause):
-            return printable(str(cause))[:_MAX_TEXT]
+            return _shown(str(cause))
     return type(causes[0]).__name__
+
+
+def _shown(text: str) -> str:
+    """Words of a library or a server, on one line, without the user and password of a URL in them."""
+    return printable(_CREDENTIALS.sub("//", text))[:_MAX_TEXT]

@@ -14,7 +14,7 @@ from urllib.parse import SplitResult, urljoin, urlsplit
 
 from requests.utils import should_bypass_proxies
 
-from launcher.download.sources import PUBLIC_ENDPOINT, HubSource, is_loopback, same_origin, shown_url
+from launcher.download.sources import PUBLIC_ENDPOINT, HubSource, has_plain_host, is_loopback, same_origin, shown_url
 from launcher.errors import NetworkError
 
 MAX_REDIRECTS: Final = 5
@@ -91,7 +91,7 @@ class RedirectPolicy:
 
     def _require_protection(self, current: str, parts: SplitResult) -> None:
         shown = shown_url(parts.geturl())
-        if parts.scheme not in {"http", "https"} or not parts.hostname or "@" in parts.netloc:
+        if parts.scheme not in {"http", "https"} or not parts.hostname or not has_plain_host(parts):
             raise _refused(current, f"a redirect to {shown}")
         if parts.scheme == "http" and urlsplit(current).scheme == "https":
             raise _refused(current, f"a redirect from https to {shown}")

@@ -14,7 +14,7 @@ from typing import Final
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from launcher.errors import PackageError, UsageError
-from launcher.integrity.release_files import portable_path_fault, printable, read_capped
+from launcher.integrity.release_files import path_fault, portable_path_fault, printable, read_capped
 
 PACKAGE_SUFFIX: Final = ".l3r"
 RELEASE_NAME: Final = "ling3-tiny-w4.l3r"
@@ -26,6 +26,7 @@ _REPOSITORY: Final = re.compile(
     re.ASCII,
 )
 _REVISION: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,199}", re.ASCII)
+_HOST: Final = re.compile(r"(?:[\w.-]+|\[[0-9A-Fa-f:.]+(?:%[\w.~-]+)?\])(?::[0-9]*)?")
 _TOKEN: Final = re.compile(r"[!-~]{1,4096}", re.ASCII)
 _TOKEN_BYTES: Final = 4096
 _EXAMPLES: Final = "ORG/NAME[@revision], https://.../FILE.l3r, https://.../FOLDER/, or a file or folder on this machine"
@@ -193,6 +194,15 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def has_plain_host(parts: SplitResult) -> bool:
+    """Whether the host is a name or an address, so that everybody reads the same one out of the URL.
+
+    Others end a host at a backslash, where `urlsplit` does not: ``https://127.0.0.1\\.example.com`` would be judged as
+    one machine and asked at another.
+    """
+    return _HOST.fullmatch(parts.netloc) is not None
+
+
 def shown_url(url: str) -> str:
     """A URL without user, query and fragment, which may hold secrets."""
     parts = urlsplit(url)
@@ -225,6 +235,8 @@ def _from_url(text: str, environ: Mapping[str, str], *, plain_http: bool) -> Sou
     if source.is_folder:
         if parts.query:
             raise UsageError("source-unknown", f"{source} is a folder and cannot have a query", hint="leave out ?...")
+        if (path_fault(source.name) is not None and source.name != "..") or not source.name.isprintable():
+            raise UsageError("source-unknown", f"the last part of {source} can be no name of a folder")
         return source
     if not source.name.endswith(PACKAGE_SUFFIX) or portable_path_fault(source.name) is not None:
         raise UsageError(
@@ -270,6 +282,8 @@ def _checked(url: str, *, plain_http: bool, what: str) -> SplitResult:
         raise UsageError(
             "source-unknown", f"{what} holds a user name or password", hint="leave it out; use HF_TOKEN for a token"
         )
+    if not has_plain_host(parts):
+        raise UsageError("source-unknown", f"{what} is {shown_url(url)}, whose host is no name and no address")
     if parts.scheme == "http" and not plain_http and not is_loopback(parts.hostname):
         raise UsageError(
             "source-insecure",

@@ -27,6 +27,7 @@ from launcher.download.http_errors import TryAgain, connection_failure, cut, sta
 from launcher.download.redirects import RedirectPolicy, proxy_for
 from launcher.download.sources import HubSource, is_loopback, same_origin, shown_url
 from launcher.errors import MindnanoError, NetworkError, UsageError
+from launcher.payload.carried import CERTIFICATES, carried_bytes
 
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 _BUNDLES: Final = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE")
@@ -247,6 +248,7 @@ class Transport:
         if hub is not None and hub.token is not None and protected and same_origin(url, hub.endpoint):
             sent["Authorization"] = f"Bearer {hub.token}"
         proxy = proxy_for(url, self._environ)
+        proxy_host = None if proxy is None else _proxy_host(proxy)
         host = urlsplit(url).hostname or ""
         try:
             # The adapter alone: a session would look into redirects and cookies by itself.
@@ -257,8 +259,7 @@ class Transport:
                 proxies={} if proxy is None else {urlsplit(url).scheme: proxy},
             )
         except (requests.exceptions.RequestException, urllib3.exceptions.HTTPError, OSError, ValueError) as error:
-            named = None if proxy is None else urlsplit(proxy if "//" in proxy else f"//{proxy}").hostname
-            failure = connection_failure(error, host, named, self.surroundings.now())
+            failure = connection_failure(error, host, proxy_host, self.surroundings.now())
             # A name or a server that never answered is more likely wrong than away for a moment.
             if isinstance(failure, TryAgain) and failure.unreached and not self._reached:
                 raise failure.error from error
@@ -305,6 +306,26 @@ class _TlsAdapter(HTTPAdapter):
         conn.cert_reqs = "CERT_REQUIRED"
 
 
+def _proxy_host(proxy: str) -> str:
+    """The host of a proxy.
+
+    Raises:
+        NetworkError: it has none, or its port is none. What it is stays unsaid: it may hold a password.
+    """
+    try:
+        parts = urlsplit(proxy if "//" in proxy else f"//{proxy}")
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        host = None
+    if not host or "\\" in proxy:
+        raise NetworkError(
+            "network-proxy",
+            "the proxy of the environment is no URL with a host, expected http://HOST:PORT",
+            hint="check https_proxy, http_proxy and all_proxy; write special characters of a password as %XX",
+        )
+    return host
+
+
 def _tls_context(environ: Mapping[str, str]) -> ssl.SSLContext:
     """The authorities that a variable names; else those of the system and those of certifi.
 
@@ -321,5 +342,10 @@ def _tls_context(environ: Mapping[str, str]) -> ssl.SSLContext:
                 ) from error
     context = ssl.create_default_context()
     with suppress(OSError, ssl.SSLError):  # the system's own stay
-        context.load_verify_locations(cadata=certifi.contents())
+        context.load_verify_locations(cadata=_shipped_authorities())
     return context
+
+
+def _shipped_authorities() -> str:
+    carried = carried_bytes(CERTIFICATES)
+    return certifi.contents() if carried is None else carried.decode("ascii")
