@@ -47,13 +47,12 @@ class StateFile:
             handle = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         except (OSError, ValueError):
             return None
-        with suppress(OSError), os.fdopen(handle, "rb") as file:
-            status = os.fstat(handle)
-            ours = status.st_uid == os.geteuid() and not status.st_mode & _WRITABLE_BY_OTHERS
-            if ours and stat.S_ISREG(status.st_mode) and status.st_size <= MAX_BYTES:
-                data = file.read(MAX_BYTES + 1)
-                return data if len(data) <= MAX_BYTES else None
-        return None
+        try:
+            return _ours(handle)
+        except OSError:
+            return None
+        finally:
+            os.close(handle)
 
     def update(self, change: Callable[[bytes | None], bytes]) -> bool:
         """Replaces the content by what `change` makes of it, while no other process does the same.
@@ -92,6 +91,17 @@ class StateFile:
             os.fsync(handle)
         partial.replace(path)
         return True
+
+
+def _ours(handle: int) -> bytes | None:
+    """The bytes of an open file that only this user could have written, None where it is another."""
+    status = os.fstat(handle)
+    ours = status.st_uid == os.geteuid() and not status.st_mode & _WRITABLE_BY_OTHERS
+    if not ours or not stat.S_ISREG(status.st_mode) or status.st_size > MAX_BYTES:
+        return None
+    with os.fdopen(handle, "rb", closefd=False) as file:
+        data = file.read(MAX_BYTES + 1)
+    return data if len(data) <= MAX_BYTES else None
 
 
 def _take(lock: int) -> bool:
