@@ -99,17 +99,18 @@ _PATCHELF: Final = "#!/bin/sh\necho patchelf 0.18.0\n"
 def stage(target: str, *, packages: Stage, nuitka: Stage, host_python: Stage, target_python: Stage) -> Stage:
     """The stage for a target, from the packages, Nuitka, and the Python of this machine and of the target."""
     runtimes = tuple({runtime.label: runtime for runtime in (host_python, target_python)}.values())
+    digests = {name: _digest(path.read_bytes()) for name, path in _program_files().items()}
 
     def run(workspace: Workspace) -> None:
         zig.install(workspace, target)
         host = workspace.need(host_python.label) / "python"
         _install_compiler(workspace, host, workspace.need(target_python.label) / "python")
         application = workspace.work / "program"
-        _copy_program(application)
+        _copy_program(application, digests)
         output = workspace.work / "compiled"
         sites = (workspace.need(stage.name) / python_packages.SITE for stage in (nuitka, packages))
-        words = [host / "bin" / f"python{VERSION}", "-m", "nuitka", *_OPTIONS, f"--jobs={workspace.jobs}"]
-        words += [f"--user-plugin={HERE / 'nuitka_plugin.py'}", f"--output-dir={output}"]
+        words: list[str | Path] = [host / "bin" / f"python{VERSION}", "-m", "nuitka", *_OPTIONS]
+        words += [f"--jobs={workspace.jobs}", f"--user-plugin={HERE / 'nuitka_plugin.py'}", f"--output-dir={output}"]
         # Its name says for which machine Python was configured, and it tells where it was built.
         words.append(f"--nofollow-import-to={_sysconfig_data(host)}")
         words += [f"--report={workspace.out / REPORT}", f"--output-filename={MAIN}", f"{MAIN}.py"]
@@ -126,15 +127,11 @@ def stage(target: str, *, packages: Stage, nuitka: Stage, host_python: Stage, ta
         target=target,
         run=run,
         results=(OBJECTS, f"{OBJECTS}/__constants.o", CONSTANTS, REPORT),
-        inputs={**zig.inputs(target), "host": zig.host_target(), **_program_digests()},
+        # Comments count: the numbers of lines are part of the compiled program.
+        inputs={**zig.inputs(target), "host": zig.host_target(), **digests},
         modules=(__name__, "bundle.nuitka_cc", "bundle.nuitka_plugin", "bundle.python_packages", "bundle.zig"),
         needs=(packages, nuitka, *runtimes),
     )
-
-
-def _program_digests() -> Mapping[str, str]:
-    """What decides the compiled launcher. Comments count: the numbers of lines are part of the program."""
-    return {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in sorted(_program_files().items())}
 
 
 def _program_files() -> Mapping[str, Path]:
@@ -142,11 +139,20 @@ def _program_files() -> Mapping[str, Path]:
     return {**modules, f"{MAIN}.py": HERE / "program.py"}
 
 
-def _copy_program(folder: Path) -> None:
-    for name, path in _program_files().items():
+def _copy_program(folder: Path, digests: Mapping[str, str]) -> None:
+    """Copies the program's modules, which must be those that the stage was planned with."""
+    files = _program_files()
+    contents = {name: path.read_bytes() for name, path in files.items()}
+    if {name: _digest(content) for name, content in contents.items()} != digests:
+        raise BundleError("program-changed", "the launcher's files changed while the build ran", hint="build again")
+    for name, content in contents.items():
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(path, target)
+        target.write_bytes(content)
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def _install_compiler(workspace: Workspace, host: Path, target: Path) -> None:

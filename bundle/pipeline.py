@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bundle import c_libraries, cpython, python_runtime, zig
+from bundle import c_libraries, cpython, link, nuitka, python_packages, python_runtime, zig
 from bundle.sources import load_sources
 from bundle.stages import Stage
 
-NAMES = ("zlib", "libffi", "openssl", "cpython", "python_runtime")
+NAMES = ("packages", "zlib", "libffi", "openssl", "cpython", "python_runtime", "nuitka", "link")
 
 
 def stages(target: str) -> dict[str, Stage]:
@@ -35,8 +35,18 @@ def stages(target: str) -> dict[str, Stage]:
         )
         return made
 
-    made = python(host, None)
-    return made if target == host else python(target, made["cpython"])
+    native = python(host, None)
+    made = native if target == host else python(target, native["cpython"])
+    packages = python_packages.packages()
+    compiled = nuitka.stage(
+        target,
+        packages=packages,
+        nuitka=python_packages.nuitka(),
+        host_python=native["python_runtime"],
+        target_python=made["python_runtime"],
+    )
+    linked = link.stage(target, compiled=compiled, python=made["python_runtime"], cpython=made["cpython"])
+    return {"packages": packages, **made, "nuitka": compiled, "link": linked}
 
 
 def foreign_paths() -> tuple[str, ...]:

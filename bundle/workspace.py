@@ -99,6 +99,10 @@ class Workspace:
             )
         return Path(found)
 
+    def say(self, line: str) -> None:
+        """One line of progress."""
+        self._say(f"  {self.stage.label}: {line}")
+
     def environment(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
         """The environment of a command: constants, this workspace's folders, and what the caller adds."""
         folders = {
@@ -153,7 +157,7 @@ class Workspace:
             try:
                 return process.wait(timeout=_TALK_EVERY_S)
             except subprocess.TimeoutExpired:
-                self._say(f"  {self.stage.label}: {title}, {format_seconds(time.monotonic() - begin)}")
+                self.say(f"{title}, {format_seconds(time.monotonic() - begin)}")
 
 
 @contextmanager

@@ -25,6 +25,7 @@ from launcher.integrity.manifest import require_schema
 from launcher.integrity.release_files import read_capped
 from launcher.integrity.signature import KeyUse, PublicKey, parse_public_key
 from launcher.integrity.strict_json import Fields, invalid, parse_object
+from launcher.payload.carried import PUBLISHER, carried_bytes
 
 FILE_NAME: Final = "publisher.json"
 SCHEMA: Final = "mindnano.publisher"
@@ -51,9 +52,10 @@ def read_publisher(path: Path | None = None) -> Publisher:
     Raises:
         InternalError: the build carries none, or it is malformed.
     """
+    carried = carried_bytes(PUBLISHER) if path is None else None
     path = Path(__file__).with_name(FILE_NAME) if path is None else path
     try:
-        data = read_capped(path, MAX_BYTES)
+        data = read_capped(path, MAX_BYTES) if carried is None else carried
         if data is None:
             raise invalid(str(path), "there is no such file")
         return _parse(data, str(path))

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 RUNTIME_VARIABLE: Final = "MINDNANO_RKNN_RUNTIME"
 RKNN_RUNTIME: Final = "lib/librknnrt.so"
 DEMO_MODEL: Final = "models/demo.l3r"
+CERTIFICATES: Final = "certs/cacert.pem"
+PUBLISHER: Final = "publisher.json"
 SBOM: Final = "sbom.cdx.json"
 NOTICES: Final = "notices/"
 """What the names of all notices begin with."""
@@ -41,6 +43,12 @@ def carried_member(name: str) -> Member | None:
     """A file of this program's payload, or None where it does not carry it."""
     payload = carried()
     return None if payload is None else payload.members.get(name)
+
+
+def carried_bytes(name: str) -> bytes | None:
+    """The bytes of a file that a checkout has in its folders, or None where this program does not carry it."""
+    payload = carried()
+    return None if payload is None or name not in payload.members else payload.read(name)
 
 
 def rknn_runtime(environ: Mapping[str, str]) -> str | None:

@@ -1,0 +1,106 @@
+"""Links the program of one target: compiled launcher, engine, start-up check and Python in one ELF file.
+
+    mindnano-infer.elf    the program, without a payload
+    linked.json           every static library and object in it, as `linked_parts` reads them
+
+Only this stage depends on the engine's C sources: after a change of them it runs alone, and its compilations are cached
+by content.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Final
+
+from bundle import nuitka as compiler
+from bundle import zig
+from bundle.cpython import VERSION
+from bundle.errors import BundleError
+from bundle.program_parts import NATIVE, ProgramParts, program_parts
+from bundle.python_runtime import LIBRARY
+from bundle.stages import Stage
+from bundle.workspace import Workspace
+from engine.build import ENGINE
+from notices.linked import Archive, ObjectFile, linked_files, linker_command, read_archive
+
+PROGRAM: Final = "mindnano-infer.elf"
+LINKED: Final = "linked.json"
+
+_SYSTEM: Final = ("-ldl", "-lutil", "-lrt", "-lm", "-lpthread")
+# The linker's own command shows what zig adds; it is kept apart from what the log gets.
+_SPEAKING: Final = '"$@" 2> linker.txt || { status=$?; cat linker.txt; exit $status; }'
+
+
+def stage(target: str, *, compiled: Stage, python: Stage, cpython: Stage) -> Stage:
+    """The stage for a target, from the compiled launcher and Python of that target."""
+
+    def run(workspace: Workspace) -> None:
+        zig.install(workspace, target)
+        include = workspace.need(python.name) / "python" / "include" / f"python{VERSION}"
+        parts = program_parts(target, include, out=workspace.work / "engine", report=workspace.say)
+        folder = workspace.work / "link"
+        folder.mkdir()
+        objects = sorted((workspace.need(compiled.name) / compiler.OBJECTS).iterdir())
+        library = workspace.need(python.name) / "python" / "lib" / LIBRARY
+        words = [*map(str, objects), *parts.link_words(), "-pie", str(library), *_SYSTEM]
+        command = ["sh", "-c", _SPEAKING, "sh", zig.CC, "-O3", "-v", *words, "-o", PROGRAM]
+        workspace.command(command, folder=folder, what="linking the program")
+        program = folder / PROGRAM
+        if (workspace.need(compiled.name) / compiler.CONSTANTS).read_bytes() not in program.read_bytes():
+            raise BundleError("link-constants", "the linked program does not hold the constants of the compilation")
+        joined = {LIBRARY: _joined(workspace.need(cpython.name) / "archives")}
+        record = _record(folder, joined, parts)
+        (workspace.out / LINKED).write_text(json.dumps(record, indent=1), encoding="utf-8")
+        program.rename(workspace.out / PROGRAM)
+
+    return Stage(
+        name="link",
+        target=target,
+        run=run,
+        results=(PROGRAM, LINKED),
+        inputs={**zig.inputs(target), **_source_digests()},
+        modules=(
+            __name__,
+            "bundle.program_parts",
+            "bundle.zig",
+            "engine.build",
+            "engine.icu",
+            "engine.toolchain",
+            "notices.linked",
+        ),
+        needs=(compiled, python, cpython),
+    )
+
+
+def linked_parts(result: Path) -> tuple[tuple[Archive, ...], tuple[ObjectFile, ...]]:
+    """The static libraries and objects of a result of this stage."""
+    record = json.loads((result / LINKED).read_text(encoding="utf-8"))
+    archives = tuple(Archive(**{**entry, "members": tuple(entry["members"])}) for entry in record["archives"])
+    return archives, tuple(ObjectFile(**entry) for entry in record["objects"])
+
+
+def _record(folder: Path, joined: Mapping[str, list[Archive]], parts: ProgramParts) -> Mapping[str, object]:
+    words = linker_command((folder / "linker.txt").read_text(encoding="utf-8"), PROGRAM)
+    names = dict(zip(parts.objects, ("start.o", "l3_module.o"), strict=True))
+    archives, objects = linked_files(words, folder, joined=joined, names=names)
+    return {"archives": [asdict(archive) for archive in archives], "objects": [asdict(entry) for entry in objects]}
+
+
+def _joined(folder: Path) -> list[Archive]:
+    """The libraries that Python's one library was joined from; numbers before their names keep their order."""
+    return [read_archive(path, path.name.partition("-")[2]) for path in sorted(folder.iterdir())]
+
+
+def _source_digests() -> Mapping[str, str]:
+    """The C sources of engine and start-up check."""
+    digests = {}
+    for top in (ENGINE, NATIVE):
+        for path in sorted(top.rglob("*")):
+            if path.suffix in (".c", ".h", ".S", ".inc"):
+                name = f"{top.name}/{path.relative_to(top)}"
+                digests[name] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return digests
