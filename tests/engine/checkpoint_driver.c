@@ -2,8 +2,8 @@
  *
  *   checkpoint_driver PACKAGE    the package has the MTP layer
  *
- * Prints "ok" and the number of comparisons. It is for sanitizers: AddressSanitizer sees accesses between the buffers of a
- * session, ThreadSanitizer those of two threads at once. */
+ * Prints "ok" and the number of comparisons. It is for sanitizers: AddressSanitizer sees accesses between the buffers of
+ * a session, ThreadSanitizer those of two threads at once. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>

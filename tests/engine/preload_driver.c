@@ -1,10 +1,13 @@
 /* Loads a package under a kernel that answers as asked, and says what became resident.
  *
  *   preload_driver PACKAGE MODE    MODE: plain, mtp, old (a kernel without MADV_POPULATE_READ), full (no memory),
- *                                  stop (cancelled at the second call), cut, oldcut (the file is cut after it is opened)
+ *                                  stop (cancelled at the second call),
+ *                                  cut, oldcut (the file is cut after it is opened),
+ *                                  oldbad, oldbadmtp (such a kernel, and a disk that fails in the second read after
+ *                                  opening, or in the middle of the MTP layer)
  *
  * Prints the status, the last progress and its total, the number of calls, the resident bytes of the mapping, and the
- * message. Link with -Wl,--wrap=madvise. */
+ * message. Link with -Wl,--wrap=madvise,--wrap=pread. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +20,12 @@
 int __real_madvise(void *address, size_t length, int advice);
 int __wrap_madvise(void *address, size_t length, int advice);
 
+ssize_t __real_pread(int fd, void *buffer, size_t count, off_t offset);
+ssize_t __wrap_pread(int fd, void *buffer, size_t count, off_t offset);
+
 static const char *mode;
+static off_t bad_from = -1; /* where the disk begins to fail */
+static unsigned interrupted;
 static unsigned calls;
 static uint64_t last_done;
 static uint64_t last_total;
@@ -32,6 +40,18 @@ int __wrap_madvise(void *address, size_t length, int advice) {
         return -1;
     }
     return __real_madvise(address, length, advice);
+}
+
+ssize_t __wrap_pread(int fd, void *buffer, size_t count, off_t offset) {
+    if (bad_from >= 0 && interrupted++ == 0) {
+        errno = EINTR;
+        return -1;
+    }
+    if (bad_from >= 0 && offset + (off_t)count > bad_from) {
+        errno = EIO;
+        return -1;
+    }
+    return __real_pread(fd, buffer, count, offset);
 }
 
 static int progress(void *user, uint64_t done, uint64_t total) {
@@ -83,11 +103,16 @@ int main(int argc, char **argv) {
         return 2;
     }
     mode = argv[2];
-    options.mtp = strcmp(mode, "mtp") == 0;
+    options.mtp = strstr(mode, "mtp") != NULL;
     require(l3_package_open(argv[1], &package, &err), &err);
     require(l3_engine_create(package, &options, &engine, &err), &err);
     if (strstr(mode, "cut") != NULL && truncate(argv[1], (off_t)(package->mapped / 2)) != 0) {
         return 1;
+    }
+    if (strcmp(mode, "oldbad") == 0) {
+        bad_from = 100000;
+    } else if (strcmp(mode, "oldbadmtp") == 0) {
+        bad_from = (off_t)((l3_mtp_offset(package) + package->size) / 2);
     }
     status = l3_engine_preload(engine, progress, NULL, &err);
     printf("%s\t%llu\t%llu\t%u\t%llu\t%s\n", l3_status_name((int32_t)status), (unsigned long long)last_done,

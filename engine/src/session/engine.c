@@ -100,6 +100,7 @@ uint32_t l3_engine_threads(const l3_engine *engine) { return engine->threads; }
 /* -- preload -- */
 
 #define PRELOAD_PIECE (32ull << 20)
+#define READ_STEP (64u << 10)
 #ifndef MADV_POPULATE_READ
 #define MADV_POPULATE_READ 22 /* Linux 5.14 */
 #endif
@@ -127,9 +128,28 @@ static l3_status check_size(const preload *p) {
     return L3_OK;
 }
 
-static l3_status touch_pages(const preload *p, const volatile uint8_t *piece, uint64_t bytes) {
+/* Brings the bytes into the page cache by a way that can answer with an error; a mapping answers with a signal. */
+static l3_status read_through(const preload *p, uint64_t offset, uint64_t bytes) {
+    uint8_t buffer[READ_STEP];
+    for (uint64_t at = 0; at < bytes;) {
+        size_t wanted = bytes - at < sizeof buffer ? (size_t)(bytes - at) : sizeof buffer;
+        ssize_t n = pread(p->package->fd, buffer, wanted, (off_t)(p->package->start + offset + at));
+        if (n < 0 && errno == EINTR) {
+            continue;
+        }
+        if (n <= 0) {
+            int reason = n < 0 ? errno : EIO;
+            l3_status status = check_size(p);
+            return status != L3_OK ? status : l3_fail_errno(p->err, L3_E_IO, reason, "cannot read the package");
+        }
+        at += (uint64_t)n;
+    }
+    return L3_OK;
+}
+
+static l3_status touch_pages(const preload *p, const volatile uint8_t *piece, uint64_t offset, uint64_t bytes) {
     uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
-    l3_status status = check_size(p);
+    l3_status status = read_through(p, offset, bytes);
     if (status != L3_OK) {
         return status;
     }
@@ -139,7 +159,7 @@ static l3_status touch_pages(const preload *p, const volatile uint8_t *piece, ui
     return L3_OK;
 }
 
-static l3_status preload_piece(preload *p, uint8_t *piece, uint64_t bytes) {
+static l3_status preload_piece(preload *p, uint8_t *piece, uint64_t offset, uint64_t bytes) {
     (void)madvise(piece, (size_t)bytes, MADV_WILLNEED); /* one long read instead of many short ones; only advice */
     while (!p->touch && madvise(piece, (size_t)bytes, MADV_POPULATE_READ) != 0) {
         if (errno == EINVAL) {
@@ -151,14 +171,15 @@ static l3_status preload_piece(preload *p, uint8_t *piece, uint64_t bytes) {
             return status != L3_OK ? status : l3_fail_errno(p->err, L3_E_IO, errno, "cannot read the package");
         }
     }
-    return p->touch ? touch_pages(p, piece, bytes) : L3_OK;
+    return p->touch ? touch_pages(p, piece, offset, bytes) : L3_OK;
 }
 
-static l3_status preload_map(preload *p, const void *map, uint64_t bytes) {
+/* `map` is what lies at `offset` of the package. */
+static l3_status preload_map(preload *p, const void *map, uint64_t offset, uint64_t bytes) {
     uint8_t *base = (uint8_t *)(uintptr_t)map; /* madvise wants it writable, and writes nothing */
     for (uint64_t at = 0; at < bytes; at += PRELOAD_PIECE) {
         uint64_t n = bytes - at < PRELOAD_PIECE ? bytes - at : PRELOAD_PIECE;
-        l3_status status = preload_piece(p, base + at, n);
+        l3_status status = preload_piece(p, base + at, offset + at, n);
         if (status != L3_OK) {
             return status;
         }
@@ -180,8 +201,11 @@ l3_status l3_engine_preload(const l3_engine *engine, l3_progress_fn progress, vo
     l3_error_clear(err);
     p.package = engine->package;
     p.total = engine->package->mapped + engine->mtp_map_bytes;
-    status = preload_map(&p, engine->package->base, engine->package->mapped);
-    return status != L3_OK ? status : preload_map(&p, engine->mtp_map, engine->mtp_map_bytes);
+    status = preload_map(&p, engine->package->base, 0, engine->package->mapped);
+    if (status == L3_OK && engine->mtp_map_bytes > 0) {
+        status = preload_map(&p, engine->mtp_map, l3_mtp_offset(engine->package), engine->mtp_map_bytes);
+    }
+    return status;
 }
 
 /* -- read bandwidth -- */
