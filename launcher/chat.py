@@ -33,7 +33,9 @@ class ReplyView:
             return
         if self._progress is None:
             texts = self._console.texts
-            self._progress = Progress(texts("reading"), total, unit=texts("tokens"), stream=self._console.err)
+            self._progress = Progress(
+                texts("reading"), total, unit=texts("tokens"), stream=self._console.err, texts=texts
+            )
         self._progress.update(done)
         if done == total:
             self._progress.close()

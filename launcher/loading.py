@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol, TextIO
 
 from launcher.memory_plan import ProcessPlan, Usage, read_usage
+from launcher.messages import Catalogue
 from launcher.progress import Progress
 from launcher.system import SystemView
 
@@ -54,7 +55,7 @@ class LoadedMemory:
         }
 
 
-def load(engine: PreloadPort, label: str, stream: TextIO, *, clock: Callable[[], float] = time.monotonic) -> None:
+def load(engine: PreloadPort, texts: Catalogue, stream: TextIO, *, clock: Callable[[], float] = time.monotonic) -> None:
     """Makes the weights resident. Progress appears only when it takes longer than half a second.
 
     Raises:
@@ -67,7 +68,7 @@ def load(engine: PreloadPort, label: str, stream: TextIO, *, clock: Callable[[],
     def report(done: int, total: int) -> None:
         nonlocal shown
         if shown is None and done < total and clock() - start > _QUIET_SECONDS:
-            shown = Progress(label, total, stream=stream, clock=_once_at(start, clock))
+            shown = Progress(texts("chat-loading"), total, stream=stream, clock=_once_at(start, clock), texts=texts)
         if shown is not None:
             shown.update(done)
 

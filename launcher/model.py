@@ -95,7 +95,7 @@ def _open_verified(options: Options, environ: Mapping[str, str], texts: Catalogu
     """The package, compared with the release that it lies in; a stamp of an earlier time saves hashing it again."""
     if _carried(options, environ) is None:
         path = package_path(options, environ)
-        require_verified(path, environ, label=texts("verify-progress", name=path.name))
+        require_verified(path, environ, texts=texts)
     return open_package(options, environ)
 
 
@@ -301,7 +301,7 @@ def _load(engine: Engine, plan: ProcessPlan, memory: Memory | None, texts: Catal
         facts = {"weights": format_bytes(plan.mapped), "available": format_bytes(memory.available)}
         print(texts("chat-not-loaded", **facts), file=sys.stderr)
         return False
-    load(engine, texts("chat-loading"), sys.stderr)
+    load(engine, texts, sys.stderr)
     return True
 
 

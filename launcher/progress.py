@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Self, TextIO
 
+from launcher.messages import Catalogue, Language
+
 _REDRAW_SECONDS = 0.1
 _PLAIN_STEP = 10
 _CLEAR_LINE = "\r\x1b[2K"
@@ -48,6 +50,15 @@ def rewrites_lines(stream: TextIO, environ: Mapping[str, str]) -> bool:
         return False
 
 
+def _cut(text: str, columns: int) -> str:
+    """As much of the text as fits; Chinese characters take two columns."""
+    for index, character in enumerate(text):
+        columns -= 2 if ord(character) >= 0x2E80 else 1
+        if columns < 0:
+            return text[:index]
+    return text
+
+
 class Progress:
     """One piece of long work. Use as a context manager and call `advance` or `update`.
 
@@ -58,6 +69,7 @@ class Progress:
         stream: where to write; stderr by default.
         live: force (True) or forbid (False) the line that rewrites itself; by default the stream decides.
         clock: seconds, monotone; for tests.
+        texts: the language of what is said around the label; English by default.
     """
 
     def __init__(
@@ -69,6 +81,7 @@ class Progress:
         stream: TextIO | None = None,
         live: bool | None = None,
         clock: Callable[[], float] = time.monotonic,
+        texts: Catalogue | None = None,
     ) -> None:
         self._label = label
         self._total = max(0, total)
@@ -76,6 +89,7 @@ class Progress:
         self._stream = sys.stderr if stream is None else stream
         self._live = rewrites_lines(self._stream, os.environ) if live is None else live
         self._clock = clock
+        self._texts = Catalogue(Language.ENGLISH) if texts is None else texts
         self._done = 0
         self._start = clock()
         self._last_draw = float("-inf")
@@ -109,9 +123,11 @@ class Progress:
         prefix = _CLEAR_LINE if self._live else ""
         elapsed = self._clock() - self._start
         if failed or self._done < self._total:
-            self._write(f"{prefix}{self._label}: stopped at {self._percent()} %\n")
+            stopped = self._texts("progress-stopped", label=self._label, percent=self._percent())
+            self._write(f"{prefix}{stopped}\n")
         elif self._live or self._last_percent < 100:
-            self._write(f"{prefix}{self._label}: done, {self._amount(self._done)} in {format_seconds(elapsed)}\n")
+            facts = {"label": self._label, "amount": self._amount(self._done), "time": format_seconds(elapsed)}
+            self._write(f"{prefix}{self._texts('progress-done', **facts)}\n")
 
     def __enter__(self) -> Self:
         return self
@@ -129,21 +145,22 @@ class Progress:
 
     def _status(self) -> str:
         elapsed = self._clock() - self._start
-        text = f"{self._label}: {self._percent()} % ({self._amount(self._done)} of {self._amount(self._total)}"
+        details = self._texts("progress-of", done=self._amount(self._done), total=self._amount(self._total))
         if elapsed > 0 and self._done > 0:
             rate = self._done / elapsed
             if self._unit == "B" or rate >= 1:
-                text += f", {self._amount(rate)}/s"
+                details += f", {self._amount(rate)}/s"
             if self._done < self._total:
-                text += f", {format_seconds((self._total - self._done) / rate)} left"
-        return text + ")"
+                left = format_seconds((self._total - self._done) / rate)
+                details += ", " + self._texts("progress-left", time=left)
+        return self._texts("progress-line", label=self._label, percent=self._percent(), details=details)
 
     def _draw_live(self) -> None:
         now = self._clock()
         if now - self._last_draw < _REDRAW_SECONDS and self._done < self._total:
             return
         self._last_draw = now
-        self._write(_CLEAR_LINE + self._status()[: self._columns() - 1])
+        self._write(_CLEAR_LINE + _cut(self._status(), self._columns() - 1))
 
     def _print_plain(self) -> None:
         percent = self._percent()

@@ -126,7 +126,9 @@ def _verification(package: Package, place: _Place, environ: Mapping[str, str], o
             return (_line(Status.OK, "package-carried"),)
         state = verification_state(place.path, environ)
         if state is VerificationState.CHANGED:
-            require_verified(place.path, environ, label="")  # raises, with both digests; the stamp saves hashing
+            require_verified(
+                place.path, environ, texts=Catalogue(options.language)
+            )  # raises, with both digests; the stamp saves hashing
     except MindnanoError as error:
         return (_failure(error),)
     if state is VerificationState.VERIFIED:
@@ -139,7 +141,7 @@ def _hashed(package: Package, place: _Place, environ: Mapping[str, str], texts: 
     """Compares every section with the package's own digests, and the file with those of its release."""
     size = place.size()
     label = texts("verify-progress", name=place.path.name)
-    with Progress(label, size) as progress:
+    with Progress(label, size, texts=texts) as progress:
 
         def step(done: int, _total: int) -> None:
             progress.update(min(done, size))
@@ -149,7 +151,7 @@ def _hashed(package: Package, place: _Place, environ: Mapping[str, str], texts: 
     sections = _line(Status.OK, "package-hashed", {"size": format_bytes(size)})
     if place.window is not None:
         return (sections, _line(Status.OK, "package-carried"))
-    verified = require_verified(place.path, environ, label=label)
+    verified = require_verified(place.path, environ, texts=texts)
     if verified is None:
         return (sections, _line(Status.SKIP, "package-no-manifest"))
     return (sections, _line(Status.OK, "package-verified", {"sha256": verified.sha256}))

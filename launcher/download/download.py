@@ -257,7 +257,7 @@ class Download:
         if expected.size not in {None, size}:
             return False
         label = self._texts("download-label-check", name=target.name)
-        with target.open("rb") as file, Progress(label, size, stream=self._err) as progress:
+        with target.open("rb") as file, Progress(label, size, stream=self._err, texts=self._texts) as progress:
 
             def report(done: int, _total: int) -> bool:
                 progress.update(done)
@@ -267,7 +267,10 @@ class Download:
 
     def _verify_contents(self, path: Path) -> None:
         label = self._texts("download-label-verify", name=path.name)
-        with Package(path) as package, Progress(label, path.stat().st_size, stream=self._err) as progress:
+        with (
+            Package(path) as package,
+            Progress(label, path.stat().st_size, stream=self._err, texts=self._texts) as progress,
+        ):
             package.verify(lambda done, _: progress.update(done))
             progress.update(path.stat().st_size)
 
@@ -288,7 +291,9 @@ class Download:
 
     def _reporting(self) -> Reporting:
         def start(work: str, name: str, total: int) -> Progress:
-            return Progress(self._texts(f"download-label-{work}", name=name), total, stream=self._err)
+            return Progress(
+                self._texts(f"download-label-{work}", name=name), total, stream=self._err, texts=self._texts
+            )
 
         return Reporting(start=start, retry=self._say_retry, restart=self._say_restart)
 

@@ -126,7 +126,7 @@ def verify(
     signed = claims.manifest if claims.signed is not None else None
     if signed is not None:
         memory.require_not_older(signed.model, signed.release)
-    hashing = _Hashing(root, claims, texts("verify-progress", name=printable(root.name)), stream)
+    hashing = _Hashing(root, claims, texts, stream)
     try:
         found = hashing.run()
     except BrokenPipeError as error:  # must not pass for a reader of the report who has seen enough
@@ -156,14 +156,14 @@ def verify(
 
 
 def require_verified(
-    package: Path, environ: Mapping[str, str], *, label: str, publisher: Publisher | None = None
+    package: Path, environ: Mapping[str, str], *, texts: Catalogue, publisher: Publisher | None = None
 ) -> Verified | None:
     """Checks a package, before it is used, against the release that it lies in.
 
     It is hashed unless a fresh stamp says what its digest is.
 
     Args:
-        label: what to call the hashing in progress on stderr.
+        texts: the language of progress on stderr.
         publisher: whom to trust; by default whom this build names.
 
     Returns:
@@ -186,7 +186,7 @@ def require_verified(
         digest = cache.lookup(package, status)
         known = Known.HASHED if digest is None else Known.STAMP
         if digest is None:
-            found = _hash_with_progress(handle, package, label, status.st_size)
+            found = _hash_with_progress(handle, package, texts, status.st_size)
             digest = found.sha256
             cache.record([] if found.stamp is None else [(package, found.stamp)])
     finally:
@@ -228,8 +228,8 @@ def _claims_beside(package: Path, publisher: Publisher | None) -> Claims | None:
     return claims if claims is not None and package.name in claims.digests else None
 
 
-def _hash_with_progress(handle: int, package: Path, label: str, size: int) -> HashedFile:
-    with Progress(label, size) as progress:
+def _hash_with_progress(handle: int, package: Path, texts: Catalogue, size: int) -> HashedFile:
+    with Progress(texts("verify-progress", name=printable(package.name)), size, texts=texts) as progress:
 
         def step(done: int, _total: int) -> bool:
             progress.update(done)
@@ -292,10 +292,11 @@ def _extra_files(folder: Path, claims: Claims) -> tuple[tuple[str, ...], bool]:
 class _Hashing:
     """Hashes all listed files, several at a time, with one report of progress."""
 
-    def __init__(self, folder: Path, claims: Claims, label: str, stream: TextIO | None) -> None:
+    def __init__(self, folder: Path, claims: Claims, texts: Catalogue, stream: TextIO | None) -> None:
         self._folder = folder
         self._claims = claims
-        self._progress = Progress(label, sum(map(self._size_of, claims.digests)), stream=stream)
+        label = texts("verify-progress", name=printable(folder.name))
+        self._progress = Progress(label, sum(map(self._size_of, claims.digests)), stream=stream, texts=texts)
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self.intact = 0

@@ -11,6 +11,7 @@ from launcher.errors import NetworkError, PackageError, ResourceError, TrustErro
 from launcher.integrity.claims import SignatureState
 from launcher.integrity.publisher import Publisher
 from launcher.integrity.verify import require_verified
+from launcher.messages import Catalogue, Language
 from launcher.system import SystemView
 from tests.support.demo import require_demo
 from tests.support.downloads import NAME, Bench, SmallDisk, digest, random_bytes, release
@@ -316,7 +317,7 @@ class TestSigned:
     def test_downloaded_release_passes_the_check_of_every_start(self, server: FaultServer, bench: Bench) -> None:
         self.serve(server)
         path = bench.get(server.url("/release/"))
-        found = require_verified(path, bench.environ, label="checking", publisher=bench.publisher)
+        found = require_verified(path, bench.environ, texts=Catalogue(Language.ENGLISH), publisher=bench.publisher)
         assert found is not None
         assert found.sha256 == digest(PACKAGE)
         assert found.signature is SignatureState.VALID

@@ -16,6 +16,7 @@ import pytest
 from launcher.engine_types import PlanTerm
 from launcher.loading import LoadedMemory, load
 from launcher.memory_plan import ProcessPlan, Usage
+from launcher.messages import Catalogue, Language
 from tests.support.demo import ROOT, require_demo
 
 PLAN = ProcessPlan(terms=(PlanTerm(name="weights", bytes=100, idle=100, full=100),), idle=150, full=400, mapped=100)
@@ -49,7 +50,7 @@ class SlowEngine:
 def shown(seconds: float, fail_at: int = 99) -> str:
     clock, stream = Clock(), io.StringIO()
     try:
-        load(SlowEngine(clock, seconds, fail_at), "Loading", stream, clock=clock)
+        load(SlowEngine(clock, seconds, fail_at), Catalogue(Language.ENGLISH), stream, clock=clock)
     except KeyboardInterrupt:
         stream.write("interrupted")
     return stream.getvalue()

@@ -7,14 +7,17 @@ import itertools
 
 import pytest
 
+from launcher.messages import Catalogue, Language
 from launcher.progress import Progress, format_bytes, format_seconds
 
+CHINESE = Catalogue(Language.CHINESE)
 
-def run(total: int, step: int, *, live: bool, fail: bool = False) -> str:
+
+def run(total: int, step: int, *, live: bool, fail: bool = False, texts: Catalogue | None = None) -> str:
     stream = io.StringIO()
     clock = itertools.count().__next__
     try:
-        with Progress("Hashing", total, stream=stream, live=live, clock=clock) as progress:
+        with Progress("Hashing", total, stream=stream, live=live, clock=clock, texts=texts) as progress:
             for _ in range(0, total, step):
                 progress.advance(step)
             if fail:
@@ -43,6 +46,24 @@ def test_on_a_terminal_the_line_is_rewritten_and_ended() -> None:
     assert text.startswith("\r")
     assert text.count("\n") == 1
     assert text.rstrip("\n").endswith("s")
+
+
+def test_chinese_progress_has_no_english_words() -> None:
+    for text in (
+        run(1000, 100, live=False, texts=CHINESE),
+        run(1000, 100, live=True, texts=CHINESE),
+        run(1000, 100, live=False, fail=True, texts=CHINESE),
+    ):
+        assert not {"of", "left", "done,", "in", "stopped", "at"} & set(text.split())
+    assert "剩余" in run(1000, 100, live=False, texts=CHINESE)
+
+
+def test_line_of_wide_characters_is_cut_before_it_wraps() -> None:
+    stream = io.StringIO()
+    progress = Progress("正在校验" * 20, 10, stream=stream, live=True, texts=CHINESE)
+    progress.update(5)
+    line = stream.getvalue().removeprefix("\r\x1b[2K")
+    assert sum(2 if ord(character) >= 0x2E80 else 1 for character in line) <= 79
 
 
 def test_done_never_decreases_or_exceeds_the_total() -> None:

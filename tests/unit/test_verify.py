@@ -664,7 +664,7 @@ def later(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def start(package: Path, home: dict[str, str], by: Publisher = TRUSTED) -> Any:
-    return require_verified(package, home, label="Hashing", publisher=by)
+    return require_verified(package, home, texts=Catalogue(Language.ENGLISH), publisher=by)
 
 
 @pytest.mark.usefixtures("later")

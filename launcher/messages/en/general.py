@@ -8,6 +8,11 @@ from typing import Final
 TEXTS: Final[Mapping[str, str]] = {
     "reading": "Reading the prompt",
     "tokens": "tokens",
+    "progress-line": "{label}: {percent} % ({details})",
+    "progress-of": "{done} of {total}",
+    "progress-left": "{time} left",
+    "progress-stopped": "{label}: stopped at {percent} %",
+    "progress-done": "{label}: done, {amount} in {time}",
     "exit-codes": (
         "0    ok\n"
         "1    internal error\n"

@@ -8,6 +8,11 @@ from typing import Final
 TEXTS: Final[Mapping[str, str]] = {
     "reading": "读取输入",
     "tokens": "token",
+    "progress-line": "{label}：{percent} %（{details}）",
+    "progress-of": "{done} / {total}",
+    "progress-left": "剩余 {time}",
+    "progress-stopped": "{label}：停在 {percent} %",
+    "progress-done": "{label}：完成，{amount}，用时 {time}",
     "exit-codes": (
         "0    正常\n"
         "1    内部错误\n"
