@@ -5,8 +5,8 @@ In a source checkout there is no such module, and one that lies about as a file 
 
 from __future__ import annotations
 
+import _imp
 import importlib
-import sys
 from dataclasses import dataclass
 from typing import Final
 
@@ -35,7 +35,8 @@ class Start:
 
 def start() -> Start | None:
     """What the portable program knows about itself; None where the launcher runs from source."""
-    if MODULE not in sys.builtin_module_names:
+    # Not `sys.builtin_module_names`: a compiler takes that for a constant, and Python that it knows has no such module.
+    if not _imp.is_builtin(MODULE):
         return None
     file_bytes, elf_bytes, directory_offset, nanoseconds, sha256 = importlib.import_module(MODULE).start()
     return Start(
