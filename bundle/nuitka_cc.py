@@ -1,7 +1,7 @@
 """Stands in for zig where Nuitka calls it, and leads to the compiler of the target.
 
 Nuitka runs on this machine's Python and knows nothing of another processor. What it asks of the compiler is right but
-for the folder with headers and library, the processor, and a run path that would let files beside the program in.
+for the processor and the folder with headers and library, which goes into the run path too.
 
 The build copies this file beside a JSON file with its settings and starts it as a program; nothing imports it.
 """
@@ -15,7 +15,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-DROPPED = re.compile(r"-march=.*|-mcpu=.*|-Wl,-rpath.*|-Wl,-R.*|-Wl,--disable-new-dtags|-DHACL_CAN_COMPILE_VEC\d+")
+DROPPED = re.compile(r"-march=.*|-mcpu=.*|-Wl,-rpath.*|-DHACL_CAN_COMPILE_VEC\d+")
 
 Paths = Sequence[Sequence[str]]
 """Pairs: what a word may hold, and what stands there instead."""

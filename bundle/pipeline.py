@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bundle import c_libraries, cpython, link, nuitka, python_packages, python_runtime, zig
+from bundle import assemble, c_libraries, cpython, link, nuitka, python_packages, python_runtime, smoke, zig
+from bundle.assemble import Freight
 from bundle.sources import load_sources
 from bundle.stages import Stage
 
-NAMES = ("packages", "zlib", "libffi", "openssl", "cpython", "python_runtime", "nuitka", "link")
+NAMES = ("packages", "zlib", "libffi", "openssl", "cpython", "python_runtime", "nuitka", "link", "assemble", "smoke")
 
 
-def stages(target: str) -> dict[str, Stage]:
+NO_FREIGHT = Freight(runtime=None, demo=None)
+
+
+def stages(target: str, freight: Freight = NO_FREIGHT) -> dict[str, Stage]:
     """The stages of a target by the names that the command line gives them, in the order in which they run."""
     sources = load_sources()
     host = zig.host_target()
@@ -38,15 +42,27 @@ def stages(target: str) -> dict[str, Stage]:
     native = python(host, None)
     made = native if target == host else python(target, native["cpython"])
     packages = python_packages.packages()
+    compiler = python_packages.nuitka()
     compiled = nuitka.stage(
         target,
         packages=packages,
-        nuitka=python_packages.nuitka(),
+        nuitka=compiler,
         host_python=native["python_runtime"],
         target_python=made["python_runtime"],
     )
     linked = link.stage(target, compiled=compiled, python=made["python_runtime"], cpython=made["cpython"])
-    return {"packages": packages, **made, "nuitka": compiled, "link": linked}
+    assembled = assemble.stage(
+        target,
+        linked=linked,
+        compiled=compiled,
+        packages=packages,
+        nuitka=compiler,
+        sources=sources,
+        freight=freight,
+        forbidden=foreign_paths(),
+    )
+    smoked = smoke.stage(target, assembled=assembled, freight=freight)
+    return {"packages": packages, **made, "nuitka": compiled, "link": linked, "assemble": assembled, "smoke": smoked}
 
 
 def foreign_paths() -> tuple[str, ...]:

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from bundle.emulator import CPU, EmulatorMissing, emulator
+from bundle.sysroot import SysrootMissing, sysroot
 from tests.bundle.support import ROOT, stand_in_library
 from tests.support.availability import unavailable
-from tests.support.qemu import CPU, EmulatorMissing, emulator
 from tests.support.rknn_wheel import VERSION, real_librknnrt
-from tests.support.sysroot import SysrootMissing, sysroot
 
 LOAD = Path(__file__).with_name("load_library.py")
 # An interpreter of that system, with what it and the library need.

@@ -28,12 +28,12 @@ from elftools.elf.sections import SymbolTableSection
 
 from bundle import pipeline, zig
 from bundle.cpython import ABSENT_MODULES
+from bundle.emulator import CPU, EmulatorMissing, emulator
 from bundle.python_runtime import builtin_modules
 from bundle.stages import plan
 from bundle.store import Store
+from bundle.sysroot import GLIBC, SysrootMissing, sysroot
 from bundle.workspace import Workspace
-from tests.support.qemu import CPU, EmulatorMissing, emulator
-from tests.support.sysroot import GLIBC, SysrootMissing, sysroot
 from tests.support.toy_stages import runner, toy
 
 Facts = Callable[[str], dict[str, Any]]

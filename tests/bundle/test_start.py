@@ -16,12 +16,13 @@ from pathlib import Path
 
 import pytest
 
+from bundle.emulator import CPU, EmulatorMissing, emulator
 from bundle.payload import Packed
+from bundle.sysroot import GLIBC, SysrootMissing, sysroot
 from launcher.payload.file import SEAL_BYTES, SEAL_HASHED
 from tests.bundle.support import tiny_elf, tiny_packed
 from tests.support.availability import unavailable
-from tests.support.qemu import CPU, EmulatorMissing, aarch64_command, emulator
-from tests.support.sysroot import GLIBC, SysrootMissing, sysroot
+from tests.support.qemu import aarch64_command
 
 UNSUPPORTED = 3
 DAMAGED = 4

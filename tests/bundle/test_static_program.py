@@ -16,16 +16,16 @@ import pytest
 
 from bundle import pipeline, zig
 from bundle.elf_policy import check
+from bundle.emulator import CPU, EmulatorMissing, emulator
 from bundle.payload import Packed, pack
 from bundle.program_parts import program_parts
 from bundle.stages import plan
 from bundle.store import Store
+from bundle.sysroot import SysrootMissing, sysroot
 from engine.build import build_objects, plan_build
 from tests.bundle.support import PROGRAMS, ROOT, stand_in_library
 from tests.support.availability import unavailable
 from tests.support.packages import write_package
-from tests.support.qemu import CPU, EmulatorMissing, emulator
-from tests.support.sysroot import SysrootMissing, sysroot
 
 PRELUDE = f"import ctypes, json, os, sys\nsys.path.insert(0, {str(ROOT)!r})\nfrom pathlib import Path\n"
 LOOK = """

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
+from bundle.errors import BundleError
 from engine.fetch import apt_mirrors, cache_root
 
 # Debian releases by name, with the version of their C library.
@@ -20,8 +21,12 @@ GLIBC = {"bullseye": "2.31", "bookworm": "2.36", "trixie": "2.41"}
 _PACKAGES = ("libc6", "libgcc-s1")
 
 
-class SysrootMissing(Exception):
+class SysrootMissing(BundleError):
     """The packages of the release cannot be had; the message says why."""
+
+    def __init__(self, reason: str) -> None:
+        """Takes the reason as text."""
+        super().__init__("sysroot-missing", reason)
 
 
 @cache
