@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -103,8 +104,12 @@ class Fetch:
         """
         self._part.restart()
         try:
-            with source.open("rb") as file:
-                size = os.fstat(file.fileno()).st_size
+            # O_NONBLOCK: opening a pipe must not wait for a writer.
+            with os.fdopen(os.open(source, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb") as file:
+                status = os.fstat(file.fileno())
+                if not stat.S_ISREG(status.st_mode):
+                    raise PackageError("package-unreadable", f"{source} is not a regular file")
+                size = status.st_size
                 self._require_size(size, str(source), None)
                 self._require_space(size)
                 self._part.note(Origin(url=str(source), etag=None, size=size, sha256=self._expected.sha256))

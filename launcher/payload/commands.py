@@ -96,10 +96,12 @@ def unpack_member(payload: Payload, member: Member, target: Path) -> None:
                 digest.update(piece)
                 stream.write(piece)
         sound = digest.hexdigest() == member.sha256
-    except OSError as error:
+    except BaseException as error:  # an interrupt too must leave nothing that looks whole
         if created:
             target.unlink(missing_ok=True)
-        raise _unwritable(target, error) from error
+        if isinstance(error, OSError):
+            raise _unwritable(target, error) from error
+        raise
     if not sound:
         target.unlink(missing_ok=True)
         raise PackageError(

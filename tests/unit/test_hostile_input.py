@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import tracemalloc
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import cast
 
 import pytest
 import requests
 
 from launcher.cli import main
+from launcher.download.fetch import Expected, Fetch, Reporting
 from launcher.download.http_errors import TryAgain, retry_after
-from launcher.download.part_file import write_atomically
+from launcher.download.part_file import PartFile, write_atomically
 from launcher.download.redirects import RedirectPolicy
 from launcher.download.sources import UrlSource, parse_source
 from launcher.download.transport import Surroundings, Transport
@@ -22,6 +25,10 @@ from launcher.integrity.release_files import clashing_paths
 from launcher.integrity.state_file import StateFile
 from launcher.integrity.strict_json import repeated_key
 from launcher.messages import Catalogue, Language
+from launcher.payload.commands import unpack_member
+from launcher.payload.file import Member, Payload
+from launcher.progress import Progress
+from launcher.system import SystemView
 
 ESCAPE = "a\x1b]0;mine\x07\x9b2J\u202e\nok"
 
@@ -205,3 +212,29 @@ def test_a_link_under_a_temporary_name_is_not_followed(tmp_path: Path) -> None:
     assert victim.read_text() == "precious"
     assert not (tmp_path / "list").is_symlink()
     assert (tmp_path / "list").read_bytes() == b"new"
+
+
+def test_pipe_in_a_release_does_not_hold_a_copy_up(tmp_path: Path) -> None:
+    pipe = tmp_path / "a.l3r"
+    os.mkfifo(pipe)
+    writer = os.open(pipe, os.O_RDWR)  # else a reader that waits would hang this test
+    nothing = Reporting(start=lambda *_: Progress("", 0), retry=lambda *_: None, restart=lambda _: None)
+    try:
+        with PartFile(tmp_path / "copy.l3r") as part:
+            fetch = Fetch(part, Expected(size=1, sha256=None), SystemView(), nothing)
+            with pytest.raises(PackageError, match="not a regular file"):
+                fetch.copy(pipe)
+    finally:
+        os.close(writer)
+
+
+def test_interrupted_unpacking_leaves_nothing_that_looks_whole(tmp_path: Path) -> None:
+    class Interrupted:
+        def pieces(self, _offset: int, _size: int) -> Iterator[bytes]:
+            yield b"half"
+            raise KeyboardInterrupt
+
+    member = Member(name="a", offset=0, size=8, sha256="0" * 64)
+    with pytest.raises(KeyboardInterrupt):
+        unpack_member(cast(Payload, Interrupted()), member, tmp_path / "a")
+    assert not list(tmp_path.iterdir())
