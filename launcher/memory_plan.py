@@ -44,11 +44,15 @@ def read_usage(system: SystemView) -> Usage | None:
     for line in (system.read("/proc/self/status") or "").splitlines():
         name, _, value = line.partition(":")
         words = value.split()
-        if name in {"VmRSS", "VmHWM"} and words and words[0].isdigit():
+        if name in {"VmRSS", "VmHWM"} and words and _is_number(words[0]):
             found[name] = int(words[0]) * 1024
     if len(found) < 2:
         return None
     return Usage(resident=found["VmRSS"], peak=found["VmHWM"])
+
+
+def _is_number(word: str) -> bool:
+    return word.isascii() and word.isdigit() and len(word) <= 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

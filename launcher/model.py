@@ -112,7 +112,7 @@ def metadata_of(package: Package) -> dict[str, object]:
     data = package.section(Section.METADATA)
     try:
         found = json.loads((data or b"").decode())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise PackageError("package-metadata", f"the metadata of {package.path} is not JSON: {error}") from error
     if not isinstance(found, dict):
         raise PackageError("package-metadata", f"the metadata of {package.path} is not a JSON object")

@@ -66,14 +66,17 @@ def _from_file(path: Path) -> dict[str, Setting]:
 
     try:
         found = tomllib.loads(data.decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # also numbers of thousands of digits, and thousands of brackets
         raise UsageError("config-invalid", f"{path} is not valid TOML: {error}", hint="correct or remove it") from error
     known = [option.name for option in OPTIONS if option.configurable]
     settings = {}
     for key, value in found.items():
         if key not in known:
             raise UsageError("config-unknown", f"{path}: there is no option {key!r}", hint=_suggest(key, known))
-        settings[key] = Setting(value=_from_toml(BY_NAME[key], value, path), origin=str(path))
+        try:
+            settings[key] = Setting(value=_from_toml(BY_NAME[key], value, path), origin=str(path))
+        except ValueError as error:  # a number that is too long to be shown
+            raise _wrong(f"{path}: {key}", str(error)) from error
     return settings
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import tracemalloc
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -24,7 +26,10 @@ from launcher.errors import NetworkError, PackageError, UsageError
 from launcher.integrity.release_files import clashing_paths
 from launcher.integrity.state_file import StateFile
 from launcher.integrity.strict_json import repeated_key
+from launcher.memory_plan import read_usage
 from launcher.messages import Catalogue, Language
+from launcher.model import metadata_of
+from launcher.options.layers import merge
 from launcher.payload.commands import unpack_member
 from launcher.payload.file import Member, Payload
 from launcher.progress import Progress
@@ -109,6 +114,28 @@ def test_deep_names_take_no_more_memory_than_the_list() -> None:
     finally:
         tracemalloc.stop()
     assert peak < 10 * sum(map(len, paths))
+
+
+@pytest.mark.parametrize("data", [b"[" * 200_000, b'{"a":' * 100_000, b"9" * 5000, b"\xff"])
+def test_metadata_of_a_package_that_is_no_json(data: bytes) -> None:
+    package = SimpleNamespace(section=lambda _kind: data, path="p.l3r")
+    with pytest.raises(PackageError, match="is not JSON"):
+        metadata_of(cast(Package, package))
+
+
+@pytest.mark.parametrize("value", ["[" * 5000, "9" * 5000, "0x" + "f" * 9000, "[0x" + "f" * 9000 + "]", "{a=" * 5000])
+def test_configuration_that_cannot_be_read_is_an_error_of_the_file(value: str, tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text(f"context = {value}\n")
+    with pytest.raises(UsageError, match=re.escape(str(path))):
+        merge({}, {}, [path])
+
+
+@pytest.mark.parametrize("number", ["\u00b2", "\u0663", "9" * 5000, "-1", ""])
+def test_memory_of_this_process_in_numbers_that_are_none(number: str, tmp_path: Path) -> None:
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/status").write_text(f"VmRSS:\t{number} kB\nVmHWM:\t8 kB\n")
+    assert read_usage(SystemView(root=tmp_path)) is None
 
 
 # -- what a server may say --
