@@ -9,9 +9,6 @@ from bundle.assemble import Freight
 from bundle.sources import load_sources
 from bundle.stages import Stage
 
-NAMES = ("packages", "zlib", "libffi", "openssl", "cpython", "python_runtime", "nuitka", "link", "assemble", "smoke")
-
-
 NO_FREIGHT = Freight(runtime=None, demo=None)
 
 

@@ -64,13 +64,19 @@ def from_file(library: Path) -> RknnRuntime:
     return RknnRuntime(library=library, terms=terms, version=version, sha256=hashlib.sha256(data).hexdigest())
 
 
+def cached() -> RknnRuntime | None:
+    """The pinned library where it was fetched before."""
+    library = _folder() / NAME
+    return from_file(library) if library.is_file() and library.with_name(TERMS).is_file() else None
+
+
 def from_publisher(say: Say) -> RknnRuntime:
     """The pinned library, from the cache or from the publisher's repository.
 
     Raises:
         NetworkError: it is not in the cache and cannot be had.
     """
-    folder = cache_root() / "rknn" / BLOB
+    folder = _folder()
     library, terms = folder / NAME, folder / TERMS
     folder.mkdir(parents=True, exist_ok=True)
     if not library.is_file() or _git_name(library.read_bytes()) != BLOB:
@@ -78,6 +84,10 @@ def from_publisher(say: Say) -> RknnRuntime:
     if not terms.is_file():
         _write(terms, _fetch(TERMS_URL, say))
     return from_file(library)
+
+
+def _folder() -> Path:
+    return cache_root() / "rknn" / BLOB
 
 
 def _git_name(data: bytes) -> str:

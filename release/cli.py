@@ -12,6 +12,7 @@ import launcher
 from launcher.errors import InternalError, MindnanoError, ResourceError
 
 _INTERRUPTED = 130
+_DEMO = Path(__file__).resolve().parents[1] / "build" / "demo" / "demo.l3r"  # where set-up packs the built-in model
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _KV_TYPES = ("f32", "bf16", "fp16", "fp8", "int8")
 _EXIT_CODES = """exit codes:
@@ -60,7 +61,7 @@ def _report(error: MindnanoError) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="mindnano",
-        description="Converts Ling-3.0 checkpoints to .l3r packages and measures what they do.",
+        description="Converts Ling-3.0 checkpoints to .l3r packages, measures them, builds the portable program.",
         epilog=_EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -71,6 +72,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_inspect(commands.add_parser("inspect", help="print what a package holds"))
     _add_logits(commands.add_parser("logits", help="write the logits of every position"))
     _add_bench(commands.add_parser("bench", help="measure prefill and decode"))
+    _add_bundle(commands.add_parser("bundle", help="build the portable program"))
     return parser
 
 
@@ -218,6 +220,14 @@ def _bench(arguments: argparse.Namespace) -> None:
     )
     report = bench(options)
     print(report.to_json() if arguments.json else report.to_text())
+
+
+def _add_bundle(parser: argparse.ArgumentParser) -> None:
+    from bundle.cli import add_options, run
+
+    parser.description = "Builds mindnano-infer as one file for x86-64 or arm64 Linux; what is there already is kept."
+    add_options(parser, demo=_DEMO)
+    parser.set_defaults(command=run)
 
 
 def _add_engine(parser: argparse.ArgumentParser, *, kv_default: str) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bundle import __main__ as command_line
+from bundle import cli as command_line
 from bundle import pipeline, zig
 from bundle.errors import BundleError
 from bundle.stages import plan
@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_only_a_foreign_python_needs_a_build_python(host: str, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(zig, "host_target", lambda: host)
     stages = pipeline.stages(target)
-    assert set(stages) == set(pipeline.NAMES)
+    assert set(stages) == set(command_line.STAGES)
     assert {stages[name].target for name in ("zlib", "libffi", "openssl", "cpython", "python_runtime")} == {target}
     labels = {need.label for need in stages["cpython"].needs}
     foreign = {"cpython-x86_64", "cpython-aarch64"} & labels
@@ -76,11 +76,11 @@ def test_a_wrong_word_is_a_usage_error(words: list[str], capsys: pytest.CaptureF
 def test_an_interrupted_build_ends_with_the_signals_code(tmp_path: Path) -> None:
     program = (
         "import sys, pathlib\n"
-        "from bundle import __main__, pipeline\n"
+        "from bundle import cli, pipeline\n"
         "from tests.support.toy_stages import shell\n"
         "diary = pathlib.Path(sys.argv[1])\n"
-        "pipeline.stages = lambda target: {'zlib': shell(f'touch {diary}.reached; sleep 300', diary)}\n"
-        "sys.exit(__main__.main(['--jobs', '1']))\n"
+        "pipeline.stages = lambda *_: {'zlib': shell(f'touch {diary}.reached; sleep 300', diary)}\n"
+        "sys.exit(cli.main(['--until', 'zlib', '--jobs', '1']))\n"
     )
     environment = {**os.environ, "MINDNANO_CACHE": str(tmp_path / "cache")}
     words = [sys.executable, "-c", program, str(tmp_path / "diary")]
