@@ -77,12 +77,20 @@ class Finding:
 
     def text(self, texts: Catalogue) -> str:
         """The fact for a person, on one line; what a terminal would obey instead of showing is marked."""
-        return one_line(texts(f"check-{self.slug}", **self.facts))
+        return one_line(texts(f"check-{self.slug}", **self._shown(texts)))
 
     def next_step(self, texts: Catalogue) -> str:
         """What to do about it, or an empty string."""
         slug = f"check-{self.slug}-next"
-        return one_line(texts(slug, **self.facts)) if texts.has(slug) else ""
+        return one_line(texts(slug, **self._shown(texts))) if texts.has(slug) else ""
+
+    def _shown(self, texts: Catalogue) -> Mapping[str, object]:
+        """The facts; an error among them speaks the language of the texts."""
+        if not {"error", "message", "hint"} <= set(self.facts):
+            return self.facts
+        slug, message, hint = (str(self.facts[name]) for name in ("error", "message", "hint"))
+        message, hint = texts.failure(slug, message, hint)
+        return {**self.facts, "message": message, "hint": hint}
 
     def redacted(self) -> Finding:
         """The same finding without private facts."""

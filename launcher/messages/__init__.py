@@ -51,11 +51,24 @@ class Catalogue:
             if error.hint:
                 lines.append(f"  next: {_seen(error.hint)}")
             return "\n".join(lines)
-        summary, hint = zh.ERRORS.get(error.slug, ("出错了", ""))
+        summary, hint = _chinese(error.slug, error.hint)
         lines = [f"错误（{error.slug}）：{summary}", f"  详情：{_seen(error.message)}"]
-        if hint or error.hint:
-            lines.append(f"  建议：{hint or _seen(error.hint)}")
+        if hint:
+            lines.append(f"  建议：{_seen(hint)}")
         return "\n".join(lines)
+
+    def failure(self, slug: str, message: str, hint: str) -> tuple[str, str]:
+        """An error that is a part of something longer: what happened, on one line, and what to do next."""
+        if self.language is Language.ENGLISH:
+            return message, hint
+        summary, step = _chinese(slug, hint)
+        return f"{summary}（{message}）", step
+
+
+def _chinese(slug: str, hint: str) -> tuple[str, str]:
+    """Summary and next step; facts that only the English hint has are put into the Chinese one."""
+    summary, step = zh.ERRORS.get(slug, ("出错了", ""))
+    return summary, step.format(hint=hint) if step else hint
 
 
 def _seen(fact: object) -> object:

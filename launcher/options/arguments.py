@@ -11,6 +11,7 @@ from launcher.errors import UsageError
 from launcher.messages import Catalogue
 from launcher.options.table import OPTIONS, Command, Option, Value
 
+_HELP = "mindnano-infer --help lists the options"
 SHELLS = ("bash", "zsh", "fish")
 _GROUPS = ("model", "reply", "resources", "server", "download", "check", "output")
 # Flags that ask for a command, in the order of `--help`. With a value: (metavar, whether it may be left out, choices).
@@ -46,7 +47,7 @@ class _Parser(argparse.ArgumentParser):
     """An argument parser whose complaints go the way of all errors."""
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError("usage", message, hint=f"{self.prog} --help lists the options")
+        raise UsageError("usage", message, hint=_HELP)
 
 
 class _Ask(argparse.Action):
@@ -146,18 +147,34 @@ def read_arguments(words: Sequence[str], texts: Catalogue) -> Arguments:
         UsageError: they mean nothing, or contradict each other.
         SystemExit: `--help` was printed.
     """
-    found = vars(build_parser(texts).parse_args(words))
+    namespace, unknown = build_parser(texts).parse_known_args(words)
+    if unknown:
+        raise _unknown(unknown[0])
+    found = vars(namespace)
     command = Command(found["command"] or Command.TALK.value)
     values = {name.partition(":")[2]: value for name, value in found.items() if name.startswith("option:")}
     for option in OPTIONS:
         if command is Command.PRINT_CONFIG:  # shows what any command would see
             break
         if option.name in values and option.commands and command not in option.commands:
-            raise UsageError("usage", f"--{option.name} does not go with {_name(command)}", hint=_where(option))
+            problem = f"--{option.name} does not go with {_name(command)}"
+            raise UsageError("option-elsewhere", problem, hint=_where(option))
     question = _question(found["question"], values.get("prompt"))
     if question is not None and command is not Command.TALK:
         raise UsageError("usage", f"a question does not go with {_name(command)}")
     return Arguments(command=command, operand=found["operand"], question=question, values=values)
+
+
+def _unknown(word: str) -> UsageError:
+    """The error for a word that is no option."""
+    import difflib
+
+    name = word.partition("=")[0]
+    known = ["--help", *(f"--{command.value}" for command, _ in COMMANDS), *(f"--{option.name}" for option in OPTIONS)]
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.7)
+    return UsageError(
+        "option-unknown", f"there is no option {name}", hint=f"did you mean {close[0]}?" if close else _HELP
+    )
 
 
 def _name(command: Command) -> str:

@@ -61,7 +61,9 @@ def test_exit_codes_are_listed_as_the_errors_have_them() -> None:
 @pytest.mark.parametrize(
     ("words", "text", "env", "code", "slug"),
     [
-        (["--nonsense"], "", {}, 2, "usage"),
+        (["--context", "many"], "", {}, 2, "usage"),
+        (["--nonsense"], "", {}, 2, "option-unknown"),
+        (["--strict", "question"], "", {}, 2, "option-elsewhere"),
         (["question"], "", {}, 4, "model-missing"),
         (["--demo"], "  \n", {}, 2, "no-question"),
         (["--demo"], b"\xff\xfe", {}, 2, "text-encoding"),
@@ -86,8 +88,21 @@ def test_errors_have_their_exit_code_and_say_what_next(
 
 
 def test_errors_are_said_in_chinese() -> None:
-    assert "命令行有误" in run("--nonsense", "--lang", "zh").stderr.decode()
-    assert "命令行有误" in run("--nonsense", env={"LANG": "zh_CN.UTF-8"}).stderr.decode()
+    assert "没有这个选项" in run("--nonsense", "--lang", "zh").stderr.decode()
+    assert "没有这个选项" in run("--nonsense", env={"LANG": "zh_CN.UTF-8"}).stderr.decode()
+
+
+@pytest.mark.parametrize(
+    ("word", "hint"),
+    [
+        ("--chek", "did you mean --check?"),
+        ("--temprature=3", "did you mean --temperature?"),
+        ("--verify-slef", "did you mean --verify-self?"),
+        ("--nonsense", "--help lists the options"),
+    ],
+)
+def test_unknown_option_has_a_suggestion(word: str, hint: str) -> None:
+    assert hint in run(word).stderr.decode()
 
 
 def test_check_without_an_engine_names_it_and_is_valid() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.errors import MindnanoError, PackageError, UsageError
+from launcher.errors import MindnanoError, PackageError, ResourceError, UsageError
 from launcher.messages import Catalogue, Language, choose_language, en, zh
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -46,6 +46,46 @@ def all_errors(cls: type[MindnanoError]) -> set[type[MindnanoError]]:
 
 def test_every_error_has_a_chinese_text() -> None:
     assert raised_slugs() == set(zh.ERRORS)
+
+
+def hints_with_facts() -> set[str]:
+    """Slugs of errors whose hint holds something that is only known when they are raised."""
+    classes = {cls.__name__ for cls in all_errors(MindnanoError)}
+    found = set()
+    for path in (ROOT / "launcher").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in classes):
+                continue
+            hint = next((keyword.value for keyword in node.keywords if keyword.arg == "hint"), None)
+            names = {part.id for part in ast.walk(hint) if isinstance(part, ast.Name)} if hint is not None else set()
+            if any(not name.isupper() for name in names) and isinstance(node.args[0], ast.Constant):
+                found.add(str(node.args[0].value))
+    return found
+
+
+@pytest.mark.parametrize("slug", sorted(hints_with_facts()))
+def test_chinese_hint_keeps_the_facts_of_the_english_one(slug: str) -> None:
+    hint = zh.ERRORS[slug][1]
+    assert not hint or "{hint}" in hint
+
+
+def test_chinese_hint_names_the_context_that_fits() -> None:
+    error = ResourceError("memory-plan", "x", hint="use --context 4096")
+    assert "use --context 4096" in Catalogue(Language.CHINESE).error(error)
+
+
+@pytest.mark.parametrize("slug", sorted(zh.ERRORS))
+def test_chinese_hint_has_no_other_fields(slug: str) -> None:
+    assert facts(zh.ERRORS[slug][1]) <= {"hint"}
+
+
+def test_failure_in_a_report_speaks_its_language() -> None:
+    slug, message, hint = ("package-missing", "cannot open x.l3r", "check the path")
+    assert Catalogue(Language.ENGLISH).failure(slug, message, hint) == (message, hint)
+    assert Catalogue(Language.CHINESE).failure(slug, message, hint) == (
+        "找不到模型包（cannot open x.l3r）",
+        "检查路径，或用 --demo 运行内置模型",
+    )
 
 
 def test_error_says_what_and_what_next() -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-# slug -> (what happened, what to do); an empty second part leaves the English hint in place.
+# slug -> (what happened, what to do); an empty second part leaves the English hint in place, {hint} puts it there.
 ERRORS: Final[Mapping[str, tuple[str, str]]] = {
     "usage": ("命令行有误", "运行 mindnano-infer --help 查看用法"),
+    "option-unknown": ("没有这个选项", "检查拼写：{hint}"),
+    "option-elsewhere": ("这个选项不属于这个命令", "换一个命令：{hint}"),
     "no-question": ("没有问题可回答", "把问题写在命令后面，或从标准输入传入"),
     "text-encoding": ("文字不是有效的 Unicode", ""),
     "engine-argument": ("引擎不接受这个参数", ""),
@@ -20,8 +22,8 @@ ERRORS: Final[Mapping[str, tuple[str, str]]] = {
     "demo-missing": ("内置模型尚未打包", "运行 scripts/run"),
     "memory": ("内存不足", "用 --context 选较小的上下文，或释放内存"),
     "output-full": ("无法写出：空间不足", "释放一些空间"),
-    "memory-plan": ("这个上下文需要的内存多于可用内存", "用 --context 选较小的上下文，或加 --force"),
-    "context-too-large": ("模型包不支持这么大的上下文", "用 --context 选较小的上下文"),
+    "memory-plan": ("这个上下文需要的内存多于可用内存", "选较小的上下文，或用 --force 照样启动：{hint}"),
+    "context-too-large": ("模型包不支持这么大的上下文", "选较小的上下文：{hint}"),
     "context-full": ("上下文已满", "用 --context 选更大的上下文；对话中用 /reset 重新开始"),
     "cancelled": ("已停止", ""),
     "template-invalid": ("模型包的对话模板无效", "用可用的模板重新打包"),
@@ -39,7 +41,7 @@ ERRORS: Final[Mapping[str, tuple[str, str]]] = {
     "internal": ("内部错误", "请附上命令报告此问题"),
     "config-unreadable": ("无法读取配置文件", "改正文件权限或删除它"),
     "config-invalid": ("配置文件无效", "改正或删除它"),
-    "config-unknown": ("没有这个选项", ""),
+    "config-unknown": ("没有这个选项", "检查拼写：{hint}"),
     "config-value": ("配置的值无效", "运行 mindnano-infer --help 查看可用的值"),
     "unit-value": ("这个值不能写进 systemd 单元", ""),
     "server-missing": ("这个版本还没有服务器", "去掉 --no-console"),
@@ -78,7 +80,7 @@ ERRORS: Final[Mapping[str, tuple[str, str]]] = {
     "network-tls": ("无法建立可信的加密连接", ""),
     "network-clock": ("服务器证书的有效期与本机时钟不符", "校准时钟：sudo timedatectl set-ntp true"),
     "network-redirect": ("服务器转向了不允许的地址", ""),
-    "http-licence": ("这个仓库只对接受了许可的人开放", "在仓库页面接受许可，再设置 HF_TOKEN"),
+    "http-licence": ("这个仓库只对接受了许可的人开放", "在仓库页面接受许可，再设置 HF_TOKEN：{hint}"),
     "http-credentials": ("不存在，或需要访问令牌", "检查名称；私有仓库请设置 HF_TOKEN"),
     "http-forbidden": ("服务器拒绝访问", "检查网址和权限"),
     "http-missing": ("服务器上没有这个内容", "检查仓库、版本和文件名"),
@@ -110,7 +112,7 @@ ERRORS: Final[Mapping[str, tuple[str, str]]] = {
         "从源码运行的程序不带许可声明",
         "阅读 LICENSES.md 和 notices/，或使用便携程序",
     ),
-    "notices-component": ("没有这个组件", "从列出的组件中选一个"),
+    "notices-component": ("没有这个组件", "从列出的组件中选一个：{hint}"),
     "self-damaged": ("程序文件已损坏", "重新复制或下载程序"),
     "unpack-folder": ("不能解到这个文件夹", "给出一个新文件夹；不会覆盖任何文件"),
     "unpack-unwritable": ("无法写出文件", "换一个可写且有空间的文件夹"),
