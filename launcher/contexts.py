@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from launcher.engine_types import EngineOptions, KvType, MemoryPlan, PlanTerm, SessionOptions
-from launcher.errors import ResourceError
+from launcher.engine_types import EngineOptions, KvType, PlanTerm, SessionOptions
+from launcher.errors import MindnanoError, ResourceError
 from launcher.memory import Memory
 from launcher.memory_plan import PlanPort, ProcessPlan, Runtime, plan_process
 from launcher.messages import Catalogue
@@ -17,6 +17,8 @@ LADDER = tuple(1024 * step for step in (4, 8, 16, 32, 64, 128, 256))
 DEFAULT_CHECKPOINTS = 4
 """One for the beginning that all conversations share, three for turns: about 20 MiB each for Ling-3.0-tiny."""
 
+_SCHEMA = "mindnano-infer.list-contexts"
+_VERSION = 2
 # Rows of the table: message, and the terms that it adds up. The first group does not depend on the context.
 _FIXED_ROWS = (
     ("contexts-tables", ("package_tables",)),
@@ -95,8 +97,8 @@ class ContextTable:
     def document(self) -> dict[str, object]:
         """The JSON document; `launcher/schemas/list-contexts.json` describes it."""
         return {
-            "schema": "mindnano-infer.list-contexts",
-            "version": 2,
+            "schema": _SCHEMA,
+            "version": _VERSION,
             "name": self.name,
             "kv_cache": self.kv_type.label,
             "mtp": self.mtp,
@@ -110,9 +112,14 @@ class ContextTable:
         }
 
 
-def needed_bytes(plan: MemoryPlan) -> int:
-    """What the engine needs when the context is full; the program around it comes on top."""
-    return plan.full_bytes
+def failure_document(error: MindnanoError) -> dict[str, object]:
+    """The JSON document where there is no table; the same schema describes it."""
+    return {
+        "schema": _SCHEMA,
+        "version": _VERSION,
+        "exit_code": error.exit_code,
+        "error": {"slug": error.slug, "message": error.message, "hint": error.hint},
+    }
 
 
 def build_table(

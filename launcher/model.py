@@ -185,7 +185,7 @@ def session_options(options: Options, config: ModelConfig) -> SessionOptions:
     return SessionOptions(
         context=context,
         kv_type=kv_type(options),
-        checkpoints=DEFAULT_CHECKPOINTS if options.prefix_checkpoints is None else options.prefix_checkpoints,
+        checkpoints=_checkpoints(options),
         session_cache_bytes=_session_cache(options),
     )
 
@@ -193,6 +193,10 @@ def session_options(options: Options, config: ModelConfig) -> SessionOptions:
 def engine_options(options: Options) -> EngineOptions:
     """The engine that the options ask for."""
     return EngineOptions(threads=options.threads, mtp=options.mtp and options.command not in _WITHOUT_EXTRAS)
+
+
+def _checkpoints(options: Options) -> int:
+    return DEFAULT_CHECKPOINTS if options.prefix_checkpoints is None else options.prefix_checkpoints
 
 
 def _session_cache(options: Options) -> int:
@@ -212,7 +216,7 @@ def context_table(package: Package, name: str, options: Options, system: SystemV
         engine_options(options),
         kv_type(options),
         read_memory(system),
-        checkpoints=session_options(options, package.config).checkpoints,
+        checkpoints=_checkpoints(options),
         session_cache=_session_cache(options),
         runtime=Runtime.measured(system, complete=False),
     )

@@ -12,7 +12,7 @@ from launcher.contexts import show_tokens
 from launcher.download.model_store import find_model, model_folder
 from launcher.engine import Package
 from launcher.engine_library import Library
-from launcher.errors import MindnanoError, PackageError
+from launcher.errors import MindnanoError, PackageError, UsageError
 from launcher.integrity.verify import VerificationState, require_verified, verification_state
 from launcher.messages import Catalogue
 from launcher.model import (
@@ -74,7 +74,10 @@ def package_view(
             return PackageView(path=path, need=None, findings=(unread,))
         with Package(path, window=place.window, library=library) as package:
             line = _line(Status.OK, "package-mtp" if package.has_mtp else "package", _facts(package, place))
-            need = _need(package, options, system)
+            try:
+                need = _need(package, options, system)
+            except UsageError as error:  # the package is good, what is asked of it is not
+                return PackageView(path=path, need=None, findings=(line, _failure(error)))
             verified = _verification(package, place, environ, options)
             return PackageView(path=path, need=need, findings=(line, *verified))
     except MindnanoError as error:

@@ -229,3 +229,10 @@ def test_malformed_manifest_is_no_crash(tmp_path: Path, engine: Library) -> None
     view = look(tmp_path, engine, "--model", str(package))
     assert view.findings[0].status is Status.OK
     assert failure(view).exit_code in {4, 8}
+
+
+def test_context_beyond_the_package_leaves_the_line_about_the_package(tmp_path: Path, engine: Library) -> None:
+    view = look(tmp_path, engine, "--demo", "--context", "256K")
+    assert [slug for slug, _ in statuses(view)] == ["package-mtp", "package-unusable"]
+    assert view.findings[1].exit_code == 2
+    assert "8192" in view.findings[1].next_step(ENGLISH)

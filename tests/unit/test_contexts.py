@@ -13,7 +13,7 @@ import pytest
 from launcher.contexts import Verdict, build_table, require_fit, table_text
 from launcher.engine import Package
 from launcher.engine_types import EngineOptions, KvType, MemoryPlan, PlanTerm, SessionOptions
-from launcher.errors import ResourceError
+from launcher.errors import MindnanoError, ResourceError
 from launcher.list_contexts import run_list_contexts
 from launcher.memory import Memory
 from launcher.memory_plan import ProcessPlan, Runtime, plan_process, read_usage
@@ -238,3 +238,20 @@ def test_the_command_prints_what_the_options_ask_for(capsys: pytest.CaptureFixtu
     assert found["contexts"][0]["terms"]["mtp_weights"]["full"] > 0
     assert run_list_contexts(parse(words, {}, []), {}, Catalogue(Language.ENGLISH)) == 0
     assert "MTP weights" in capsys.readouterr().out
+
+
+def test_a_context_that_the_package_does_not_allow_still_gets_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+    require_demo()
+    options = parse(["--list-contexts", "--demo", "--context", "256K"], {}, [])
+    assert run_list_contexts(options, {}, Catalogue(Language.ENGLISH)) == 0
+    assert "4K" in capsys.readouterr().out
+
+
+def test_an_error_is_a_document_too(capsys: pytest.CaptureFixture[str]) -> None:
+    options = parse(["--list-contexts", "--json", "--model", "/nonexistent.l3r"], {}, [])
+    with pytest.raises(MindnanoError) as caught:
+        run_list_contexts(options, {}, Catalogue(Language.ENGLISH))
+    found = json.loads(capsys.readouterr().out)
+    jsonschema.validate(found, SCHEMA)
+    assert found["exit_code"] == caught.value.exit_code
+    assert found["error"]["slug"] == caught.value.slug
