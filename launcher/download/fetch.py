@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from launcher.download.http_errors import TryAgain, cut
+from launcher.download.http_errors import TryAgain, cut, shown_words
 from launcher.download.part_file import Origin, PartFile
 from launcher.download.sources import shown_url
 from launcher.download.transport import Reply, Retries, Transport
@@ -228,7 +228,7 @@ class Fetch:
             raise TryAgain(
                 NetworkError(
                     "http-range",
-                    f"{shown_url(url)} answers with range {text!r}, expected {wanted}",
+                    f"{shown_url(url)} answers with range {shown_words(text)!r}, expected {wanted}",
                     hint="use another source",
                 )
             )

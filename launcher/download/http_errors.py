@@ -111,7 +111,7 @@ def cut(host: str, detail: str) -> TryAgain:
     return TryAgain(
         NetworkError(
             "network-cut",
-            f"the connection to {host} was cut: {_shown(detail)}",
+            f"the connection to {host} was cut: {shown_words(detail)}",
             hint="run the same command to continue",
         )
     )
@@ -135,7 +135,7 @@ def status_failure(
     """
     status = response.status_code
     code = response.headers.get("X-Error-Code", "")
-    said = printable(response.headers.get("X-Error-Message", ""))[:_MAX_TEXT]
+    said = shown_words(response.headers.get("X-Error-Message", ""))
     detail = f"{shown}: HTTP {status}" + (f" ({said})" if said else "")
     if code == "GatedRepo" or (status == 403 and page is not None):
         return NetworkError(
@@ -225,13 +225,13 @@ def _words(causes: list[BaseException]) -> str:
     """The system's own words, from the innermost error that has some."""
     for cause in reversed(causes):
         if isinstance(cause, OSError) and cause.strerror:
-            return _shown(cause.strerror)
+            return shown_words(cause.strerror)
     for cause in reversed(causes):
         if not isinstance(cause, requests.exceptions.RequestException) and str(cause):
-            return _shown(str(cause))
+            return shown_words(str(cause))
     return type(causes[0]).__name__
 
 
-def _shown(text: str) -> str:
-    """Words of a library or a server, on one line, without the user and password of a URL in them."""
+def shown_words(text: str) -> str:
+    """Words of a library or a server, on one line, without the user and password of a URL in them, shortened."""
     return printable(_CREDENTIALS.sub("//", text))[:_MAX_TEXT]

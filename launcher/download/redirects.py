@@ -14,6 +14,7 @@ from urllib.parse import SplitResult, urljoin, urlsplit
 
 from requests.utils import should_bypass_proxies
 
+from launcher.download.http_errors import shown_words
 from launcher.download.sources import PUBLIC_ENDPOINT, HubSource, has_plain_host, is_loopback, same_origin, shown_url
 from launcher.errors import NetworkError
 
@@ -150,4 +151,6 @@ def _is_internal_address(text: str) -> bool:
 
 
 def _refused(url: str, what: str, hint: str = _ELSEWHERE) -> NetworkError:
-    return NetworkError("network-redirect", f"{shown_url(url)} answers with {what}, which is not followed", hint=hint)
+    return NetworkError(
+        "network-redirect", f"{shown_url(url)} answers with {shown_words(what)}, which is not followed", hint=hint
+    )

@@ -23,7 +23,7 @@ import urllib3.exceptions
 from requests.adapters import HTTPAdapter
 
 from launcher import __version__
-from launcher.download.http_errors import TryAgain, connection_failure, cut, status_failure, timed_out
+from launcher.download.http_errors import TryAgain, connection_failure, cut, shown_words, status_failure, timed_out
 from launcher.download.redirects import RedirectPolicy, proxy_for
 from launcher.download.sources import HubSource, is_loopback, same_origin, shown_url
 from launcher.errors import MindnanoError, NetworkError, UsageError
@@ -283,7 +283,7 @@ class Transport:
             response.close()
             raise NetworkError(
                 "http-encoding",
-                f"{shown_url(url)} comes encoded as {encoding!r}, expected the plain bytes that were asked for",
+                f"{shown_url(url)} comes encoded as {shown_words(encoding)!r}, expected the plain bytes that were asked for",
                 hint="use another source; a proxy may do this",
             )
         return Reply(response, url, self.surroundings)

@@ -16,7 +16,7 @@ import requests
 
 from launcher.cli import main
 from launcher.download.fetch import Expected, Fetch, Reporting
-from launcher.download.http_errors import TryAgain, retry_after
+from launcher.download.http_errors import TryAgain, cut, retry_after
 from launcher.download.part_file import PartFile, write_atomically
 from launcher.download.redirects import RedirectPolicy
 from launcher.download.sources import UrlSource, parse_source
@@ -185,6 +185,15 @@ def test_folder_of_a_server_whose_name_no_folder_can_have(name: str) -> None:
 @pytest.mark.parametrize("url", ["https://example.com/%2e%2e/", "https://example.com/", "https://[2001:db8::1]/"])
 def test_folder_of_a_server_stays_usable(url: str) -> None:
     assert isinstance(parse_source(url, {}), UrlSource)
+
+
+def test_a_server_fills_no_screen() -> None:
+    """Headers may be 64 KiB long each."""
+    policy = RedirectPolicy({}, lambda _host: ["10.0.0.1"], hub=None, plain_http=False)
+    with pytest.raises(NetworkError) as refused:
+        policy.next(["https://example.com/a"], f"https://inside.example/{'a' * 60_000}")
+    assert len(refused.value.message) < 500
+    assert len(cut("example.com", "\x1b" * 60_000).error.message) < 500
 
 
 # -- what the environment may hold --
