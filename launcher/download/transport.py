@@ -278,12 +278,12 @@ class Transport:
             response.close()
             page = self._hub.page if self._hub is not None and same_origin(url, self._hub.endpoint) else None
             raise status_failure(response, shown_url(url), page, self.surroundings.now())
-        encoding = response.headers.get("Content-Encoding", "identity").strip().lower()
+        encoding = shown_words(response.headers.get("Content-Encoding", "identity").strip().lower())
         if encoding not in {"", "identity"} and response.status_code != 416:
             response.close()
             raise NetworkError(
                 "http-encoding",
-                f"{shown_url(url)} comes encoded as {shown_words(encoding)!r}, expected the plain bytes that were asked for",
+                f"{shown_url(url)} comes encoded as {encoding!r}, expected the plain bytes that were asked for",
                 hint="use another source; a proxy may do this",
             )
         return Reply(response, url, self.surroundings)

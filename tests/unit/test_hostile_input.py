@@ -189,7 +189,7 @@ def test_folder_of_a_server_stays_usable(url: str) -> None:
 
 def test_a_server_fills_no_screen() -> None:
     """Headers may be 64 KiB long each."""
-    policy = RedirectPolicy({}, lambda _host: ["10.0.0.1"], hub=None, plain_http=False)
+    policy = RedirectPolicy({}, lambda host: ["10.0.0.1"] if "inside" in host else [], hub=None, plain_http=False)
     with pytest.raises(NetworkError) as refused:
         policy.next(["https://example.com/a"], f"https://inside.example/{'a' * 60_000}")
     assert len(refused.value.message) < 500
