@@ -1,14 +1,20 @@
-"""The line editor of the chat: history, Chinese input, completion of commands, pasted text with several lines."""
+"""The line editor of the chat: history, Chinese input, completion of commands, pasted text with several lines.
+
+A terminal without cursor movements (``TERM=dumb``: a serial console, an editor's shell) gets a plain prompt instead.
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from functools import partial
 from typing import TextIO
 
 from prompt_toolkit import PromptSession
 from prompt_toolkit.completion import WordCompleter
 from prompt_toolkit.history import InMemoryHistory
 from prompt_toolkit.output import ColorDepth, create_output
+from prompt_toolkit.utils import is_dumb_terminal
 
 from launcher.chat import COMMANDS
 from launcher.options.table import ColorMode
@@ -21,6 +27,8 @@ def line_reader(stream: TextIO, color: ColorMode) -> Callable[[], str]:
 
     It raises EOFError at Ctrl-D on an empty line and KeyboardInterrupt at Ctrl-C. The history is kept in memory only.
     """
+    if is_dumb_terminal():
+        return partial(_read_plainly, stream)
     session: PromptSession[str] = PromptSession(
         PROMPT,
         history=InMemoryHistory(),
@@ -31,3 +39,13 @@ def line_reader(stream: TextIO, color: ColorMode) -> Callable[[], str]:
         color_depth=ColorDepth.DEPTH_1_BIT if color is ColorMode.NEVER else None,
     )
     return session.prompt
+
+
+def _read_plainly(stream: TextIO) -> str:
+    """One line as the terminal itself edits it."""
+    stream.write(PROMPT)
+    stream.flush()
+    line = sys.stdin.readline()
+    if not line:
+        raise EOFError
+    return line.removesuffix("\n")

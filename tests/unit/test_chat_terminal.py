@@ -25,9 +25,9 @@ ENVIRON = {
 }
 
 
-def start(*words: str) -> TerminalProcess:
+def start(*words: str, term: str = "xterm") -> TerminalProcess:
     command = [sys.executable, "-m", "tests.support.slow_chat", *words]
-    return TerminalProcess(command, env=ENVIRON, cwd=str(ROOT))
+    return TerminalProcess(command, env=ENVIRON | {"TERM": term}, cwd=str(ROOT))
 
 
 @pytest.fixture
@@ -126,3 +126,22 @@ def test_thinking_is_shown_apart() -> None:
         assert "hm" in between
         assert "\n" in between
         assert "</think>" not in chat.shown
+
+
+def test_dumb_terminal_gets_no_escapes() -> None:
+    with start(term="dumb") as chat:
+        chat.expect("> ")
+        chat.send("first\r")
+        chat.expect("[first] turn 1")
+        chat.expect("> ")
+        chat.send("half\x03")
+        chat.expect("/quit quits")
+        chat.expect("> ")
+        chat.send("count\r")
+        chat.expect("3 4 5 ")
+        chat.send("\x03")
+        chat.expect("(stopped)")
+        chat.expect("> ")
+        chat.send("\x04")
+        assert chat.wait() == 0
+        assert "\x1b" not in chat.shown
