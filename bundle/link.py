@@ -40,7 +40,8 @@ def stage(target: str, *, compiled: Stage, python: Stage, cpython: Stage) -> Sta
 
     def run(workspace: Workspace) -> None:
         zig.install(workspace, target)
-        include = workspace.need(python.name) / "python" / "include" / f"python{VERSION}"
+        # By its real path, which is the same each time: compiled objects are found by their command.
+        include = workspace.need(python.name).resolve() / "python" / "include" / f"python{VERSION}"
         parts = program_parts(target, include, out=workspace.work / "engine", report=workspace.say)
         folder = workspace.work / "link"
         folder.mkdir()

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 import sys
 from collections.abc import Mapping
@@ -107,20 +108,21 @@ def stage(target: str, *, packages: Stage, nuitka: Stage, host_python: Stage, ta
         _install_compiler(workspace, host, workspace.need(target_python.label) / "python")
         application = workspace.work / "program"
         _copy_program(application, digests)
-        output = workspace.work / "compiled"
-        sites = (workspace.need(stage.name) / python_packages.SITE for stage in (nuitka, packages))
+        shutil.copy(HERE / "nuitka_plugin.py", workspace.work / "plugin.py")
+        # Nuitka runs in a folder below `work`, so all names can be relative: they end up in its report.
         words: list[str | Path] = [host / "bin" / f"python{VERSION}", "-m", "nuitka", *_OPTIONS]
-        words += [f"--jobs={workspace.jobs}", f"--user-plugin={HERE / 'nuitka_plugin.py'}", f"--output-dir={output}"]
         # Its name says for which machine Python was configured, and it tells where it was built.
-        words.append(f"--nofollow-import-to={_sysconfig_data(host)}")
-        words += [f"--report={workspace.out / REPORT}", f"--output-filename={MAIN}", f"{MAIN}.py"]
+        words += [f"--nofollow-import-to={_sysconfig_data(host)}", f"--jobs={workspace.jobs}"]
+        words += ["--user-plugin=../plugin.py", "--output-dir=../compiled", f"--report=../{REPORT}"]
+        words += [f"--output-filename={MAIN}", f"{MAIN}.py"]
+        sites = (workspace.need(stage.name) / python_packages.SITE for stage in (nuitka, packages))
         environment = {
             "CC": str(workspace.work / "bin" / "zig"),
             "NUITKA_CACHE_DIR": str(workspace.work / "nuitka-cache"),
             "PYTHONPATH": ":".join(map(str, sites)),
         }
         workspace.command(words, folder=application, environment=environment, what="compiling the launcher")
-        _collect(workspace, output / f"{MAIN}.build")
+        _collect(workspace, workspace.work / "compiled" / f"{MAIN}.build")
 
     return Stage(
         name="nuitka",
@@ -190,6 +192,10 @@ def _collect(workspace: Workspace, build: Path) -> None:
     if len(list(target.iterdir())) != len(objects):
         raise BundleError("nuitka-layout", "Nuitka compiled two objects of one name")
     shutil.copyfile(constants, workspace.out / CONSTANTS)
+    # The same whatever it was told about jobs and folders.
+    report = (workspace.work / REPORT).read_text(encoding="utf-8")
+    neutral = re.sub(r"<command_line>.*?</command_line>", "", report, flags=re.DOTALL)
+    (workspace.out / REPORT).write_text(neutral, encoding="utf-8")
     blob = constants.read_bytes()
     if not any(blob in path.read_bytes() for path in target.glob("__constants*.o")):
         raise BundleError("nuitka-constants", "the compiled constants are not those of this compilation")

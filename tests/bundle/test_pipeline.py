@@ -59,7 +59,7 @@ def test_the_plan_is_shown_and_nothing_is_built(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    steps = plan(pipeline.stages(zig.host_target()).values())
+    steps = plan([pipeline.stages(zig.host_target())["smoke"]])
     assert [line.split()[0] for line in lines] == [step.entry for step in steps]
     assert all(line.endswith("never made here") for line in lines)
     assert not (tmp_path / "cache").exists()
