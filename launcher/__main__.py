@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import sys
 
-from launcher.cli import main
+from launcher.errors import EXIT_SIGINT
+
+
+def _run() -> int:
+    try:
+        from launcher.cli import main  # a Ctrl-C while modules load is no error either
+
+        return main()
+    except KeyboardInterrupt:
+        return EXIT_SIGINT
+
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(_run())

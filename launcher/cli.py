@@ -23,6 +23,7 @@ from launcher.options.table import ColorMode, Command
 from launcher.terminal import abandon_stdout
 
 _NPU_CHILD = "--npu-child"  # how --check=deep starts this program for its self-test
+_NO_THREAD = "can't start new thread"  # what Python says; it has no class of its own
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -51,15 +52,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
         abandon_stdout()
         return 0
     except Exception as error:
-        if isinstance(error, OSError) and error.errno in _FULL:
-            abandon_stdout()
-            full = ResourceError("output-full", f"cannot write: {error.strerror}", hint="free some space")
-            print(texts.error(full), file=sys.stderr)
-            return full.exit_code
+        short = _short_of(error)
+        if short is not None:
+            print(texts.error(short), file=sys.stderr)
+            return short.exit_code
         traceback.print_exc()
         internal = InternalError("internal", repr(error), hint="please report this with the command that led to it")
         print(texts.error(internal), file=sys.stderr)
         return internal.exit_code
+
+
+def _short_of(error: Exception) -> ResourceError | None:
+    """What the machine has too little of, where that is the reason; None where it is a bug."""
+    if isinstance(error, OSError) and error.errno in _FULL:
+        abandon_stdout()
+        return ResourceError("output-full", f"cannot write: {error.strerror}", hint="free some space")
+    if isinstance(error, MemoryError):
+        return ResourceError(
+            "memory", "the program ran out of memory", hint="choose a smaller --context, or free memory"
+        )
+    if isinstance(error, RuntimeError) and str(error) == _NO_THREAD:
+        return ResourceError(
+            "threads",
+            "no thread could be started",
+            hint="raise the limits on processes and memory: ulimit -u, ulimit -v, pids.max of the control group",
+        )
+    return None
 
 
 def _open_closed_streams() -> None:

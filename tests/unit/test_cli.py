@@ -274,3 +274,38 @@ def test_chat_with_the_built_in_model() -> None:
         chat.expect("\x1b[?2004h")
         chat.send("\x04")
         assert chat.wait() == 0
+
+
+@pytest.mark.parametrize(
+    ("raised", "slug"),
+    [("MemoryError()", "memory"), ('RuntimeError("can\'t start new thread")', "threads")],
+)
+def test_too_little_of_the_machine_is_no_bug(raised: str, slug: str) -> None:
+    program = f"""
+import sys
+import launcher.cli
+def fail(*_):
+    raise {raised}
+launcher.cli._COMMANDS = {{launcher.cli.Command.VERSION: fail}}
+sys.exit(launcher.cli.main(["--version"]))
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 5
+    assert f"error ({slug})" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_ctrl_c_while_modules_load_prints_no_trace() -> None:
+    program = """
+import runpy
+import signal
+import sys
+class Slow:
+    def find_spec(self, name, path=None, target=None):
+        if name == "launcher.cli":
+            signal.raise_signal(signal.SIGINT)
+sys.meta_path.insert(0, Slow())
+runpy.run_module("launcher", run_name="__main__")
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "")

@@ -21,6 +21,7 @@ ERRORS: Final[Mapping[str, tuple[str, str]]] = {
     "package-no-template": ("模型包没有对话模板", "用带有对话模板的检查点重新打包"),
     "demo-missing": ("内置模型尚未打包", "运行 scripts/run"),
     "memory": ("内存不足", "用 --context 选较小的上下文，或释放内存"),
+    "threads": ("无法启动线程", "放宽对进程数和内存的限制：ulimit -u、ulimit -v、控制组的 pids.max"),
     "output-full": ("无法写出：空间不足", "释放一些空间"),
     "memory-plan": ("这个上下文需要的内存多于可用内存", "选较小的上下文，或用 --force 照样启动：{hint}"),
     "context-too-large": ("模型包不支持这么大的上下文", "选较小的上下文：{hint}"),
