@@ -1,6 +1,7 @@
 """The line editor of the chat: history, Chinese input, completion of commands, pasted text with several lines.
 
-A terminal without cursor movements (``TERM=dumb``: a serial console, an editor's shell) gets a plain prompt instead.
+A terminal without cursor movements (``TERM=dumb``: a serial console, an editor's shell) gets a plain prompt instead,
+and so does what is no terminal.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from prompt_toolkit.utils import is_dumb_terminal
 
 from launcher.chat import COMMANDS
 from launcher.options.table import ColorMode
+from launcher.terminal import is_terminal
 
 PROMPT = "> "
 
@@ -27,7 +29,7 @@ def line_reader(stream: TextIO, color: ColorMode) -> Callable[[], str]:
 
     It raises EOFError at Ctrl-D on an empty line and KeyboardInterrupt at Ctrl-C. The history is kept in memory only.
     """
-    if is_dumb_terminal():
+    if is_dumb_terminal() or not is_terminal(stream):
         return partial(_read_plainly, stream)
     session: PromptSession[str] = PromptSession(
         PROMPT,

@@ -159,6 +159,8 @@ def read_arguments(words: Sequence[str], texts: Catalogue) -> Arguments:
         if option.name in values and option.commands and command not in option.commands:
             problem = f"--{option.name} does not go with {_name(command)}"
             raise UsageError("option-elsewhere", problem, hint=_where(option))
+    if found["operand"] == "":  # as from a variable that is not set; as a path it would be the current folder
+        raise UsageError("usage", f"the value of {_name(command)} is empty", hint=_HELP)
     question = _question(found["question"], values.get("prompt"))
     if question is not None and command is not Command.TALK:
         raise UsageError("usage", f"a question does not go with {_name(command)}")

@@ -25,8 +25,8 @@ ENVIRON = {
 }
 
 
-def start(*words: str, term: str = "xterm") -> TerminalProcess:
-    command = [sys.executable, "-m", "tests.support.slow_chat", *words]
+def start(*words: str, term: str = "xterm", through: tuple[str, ...] = ()) -> TerminalProcess:
+    command = [*through, sys.executable, "-m", "tests.support.slow_chat", *words]
     return TerminalProcess(command, env=ENVIRON | {"TERM": term}, cwd=str(ROOT))
 
 
@@ -145,3 +145,16 @@ def test_dumb_terminal_gets_no_escapes() -> None:
         chat.send("\x04")
         assert chat.wait() == 0
         assert "\x1b" not in chat.shown
+
+
+def test_messages_in_a_file_hold_no_escapes(tmp_path: Path) -> None:
+    file = tmp_path / "messages"
+    with start(through=("sh", "-c", 'exec "$@" 2>"$0"', str(file))) as chat:
+        chat.send("first\r")
+        chat.expect("[first] turn 1")
+        chat.send("/help\r")
+        chat.send("\x04")
+        assert chat.wait() == 0
+    text = file.read_bytes()
+    assert b"/reset" in text
+    assert not {0x1B, 0x0D} & set(text)

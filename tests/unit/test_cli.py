@@ -309,3 +309,10 @@ runpy.run_module("launcher", run_name="__main__")
 """
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (130, "")
+
+
+@pytest.mark.parametrize("flag", ["--verify", "--unpack", "--download", "--notices"])
+def test_empty_value_of_a_command_is_not_the_current_folder(flag: str) -> None:
+    done = run(f"{flag}=")
+    assert done.returncode == 2
+    assert f"the value of {flag} is empty" in done.stderr.decode()
