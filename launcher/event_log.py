@@ -16,14 +16,26 @@ LOG_VERSION = 1
 class EventLog:
     """Appends events to a file, or to nothing. A disk that fills up later ends the log and not the conversation."""
 
-    def __init__(self, path: Path | None, *, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+    def __init__(
+        self,
+        path: Path | None,
+        *,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+        lost: Callable[[str], None] = lambda reason: None,
+    ) -> None:
         """Opens the file.
+
+        Args:
+            path: the file; None logs nothing.
+            clock: the time; for tests.
+            lost: told why, when the log ends before the program does.
 
         Raises:
             UsageError: it cannot be written.
         """
         self._path = path
         self._clock = clock
+        self._lost = lost
         self._file: TextIO | None = None
         if path is None:
             return
@@ -44,8 +56,9 @@ class EventLog:
         try:
             self._file.write(json.dumps({**head, **facts}, ensure_ascii=False) + "\n")
             self._file.flush()
-        except OSError:
+        except OSError as error:
             self.close()
+            self._lost(error.strerror or str(error))
 
     def close(self) -> None:
         """Closes the file; later events go nowhere."""

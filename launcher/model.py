@@ -243,7 +243,11 @@ def open_talk(options: Options, environ: Mapping[str, str], system: SystemView) 
         import launcher.line_editor  # noqa: F401  (a chat needs it, and the plan is to see it)
     runtime = Runtime.measured(system, complete=True)
     texts = Catalogue(options.language)
-    with EventLog(options.log) as log, _open_verified(options, environ, texts) as package:
+
+    def say_lost(reason: str) -> None:
+        print(texts("chat-log-lost", path=options.log, reason=reason), file=sys.stderr)
+
+    with EventLog(options.log, lost=say_lost) as log, _open_verified(options, environ, texts) as package:
         metadata = metadata_of(package)
         template = template_of(package, metadata)
         sampling = sampling_for(metadata, options.sampling, greedy=options.demo)

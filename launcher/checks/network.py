@@ -25,7 +25,9 @@ def network_findings(system: SystemView, host: str, port: int) -> tuple[Finding,
     else:
         slug, name = trouble
         found = [_line(Status.WARN, slug, **facts, error=name)]
-    if not is_loopback(host):
+    # An address that is not this machine's own is one that nobody reaches this machine by.
+    has_address = trouble is None or trouble[0] not in {"network-port-unusable", "network-address-foreign"}
+    if has_address and not is_loopback(host):
         found.append(_line(Status.WARN, "network-lan", **facts))
     return tuple(found)
 

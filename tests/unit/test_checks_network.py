@@ -63,6 +63,13 @@ def test_only_loopback_is_private(tmp_path: Path, host: str, loopback: bool) -> 
     assert slugs == ["network-port-free"] if loopback else ["network-port-free", "network-lan"]
 
 
+@pytest.mark.parametrize("number", [errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT])
+def test_address_that_is_not_there_is_not_called_reachable(tmp_path: Path, number: int) -> None:
+    board = Board()
+    board.host.taken[9092] = number
+    assert len(network_findings(board.build(tmp_path), "192.168.7.7", 9092)) == 1
+
+
 def test_ipv6_address_is_in_brackets(tmp_path: Path) -> None:
     (found,) = network_findings(Board().build(tmp_path), "::1", 9092)
     assert found.facts["address"] == "[::1]:9092"

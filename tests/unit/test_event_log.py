@@ -44,10 +44,12 @@ def test_a_file_that_cannot_be_written_is_named_at_once(tmp_path: Path, name: st
 
 
 def test_a_full_disk_ends_the_log_only() -> None:
-    log = EventLog(Path("/dev/full"))
+    reasons: list[str] = []
+    log = EventLog(Path("/dev/full"), lost=reasons.append)
     log.write("loaded", {})
     log.write("reply", {})
     log.close()
+    assert reasons == ["No space left on device"]  # said, and said once
 
 
 def test_a_reply_is_counts_and_times() -> None:

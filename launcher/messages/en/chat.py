@@ -39,6 +39,7 @@ TEXTS: Final[Mapping[str, str]] = {
         "memory      {predicted} predicted after loading, {measured} measured ({unaccounted} unaccounted)\n"
         "            {now} now, {full} predicted when the context is full"
     ),
+    "chat-log-lost": "warning: the log {path} ends here: {reason}",
     "chat-loading": "Loading",
     "chat-not-loaded": (
         "The weights ({weights}) are larger than the memory that is available ({available}): they are not loaded now "

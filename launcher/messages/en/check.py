@@ -42,7 +42,7 @@ TEXTS: Final[Mapping[str, str]] = {
     "check-package": "{name}: {size}, {layers} layers, {experts} experts, context up to {context}, {path}",
     "check-package-mtp": "{name}: {size}, {layers} layers and MTP, {experts} experts, context up to {context}, {path}",
     "check-package-none": "none named, none in {path}",
-    "check-package-none-next": "mindnano-infer --download gets the model; "
+    "check-package-none-next": "mindnano-infer --download [SOURCE] gets one; "
     "--demo tries the built-in one; --model FILE.l3r names one",
     "check-package-unread": "not opened without the engine: {path}",
     "check-package-unusable": "{message}",

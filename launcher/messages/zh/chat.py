@@ -36,6 +36,7 @@ TEXTS: Final[Mapping[str, str]] = {
         "内存      加载后预计 {predicted}，实测 {measured}（未计入 {unaccounted}）\n"
         "          现在 {now}，上下文装满时预计 {full}"
     ),
+    "chat-log-lost": "警告：日志 {path} 到此为止：{reason}",
     "chat-loading": "加载",
     "chat-not-loaded": "权重（{weights}）大于可用内存（{available}）：现在不加载，用到时再从磁盘读取，会很慢。",
 }

@@ -40,7 +40,8 @@ TEXTS: Final[Mapping[str, str]] = {
     "check-package": "{name}：{size}，{layers} 层，{experts} 个专家，上下文最大 {context}，{path}",
     "check-package-mtp": "{name}：{size}，{layers} 层加 MTP，{experts} 个专家，上下文最大 {context}，{path}",
     "check-package-none": "没有指定，{path} 中也没有",
-    "check-package-none-next": "mindnano-infer --download 下载模型；--demo 试用内置模型；--model FILE.l3r 指定模型包",
+    "check-package-none-next": "mindnano-infer --download [来源] 获取模型；"
+    "--demo 试用内置模型；--model FILE.l3r 指定模型包",
     "check-package-unread": "没有引擎，未打开：{path}",
     "check-package-unusable": "{message}",
     "check-package-unusable-next": "{hint}",
