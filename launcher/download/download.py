@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -18,9 +18,11 @@ from launcher.download.sources import HubSource, PathSource, Source, UrlSource, 
 from launcher.download.transport import Retries, Surroundings, Transport
 from launcher.engine import Package
 from launcher.errors import Cancelled, MindnanoError, NetworkError, PackageError, TrustError, UsageError
+from launcher.integrity.claims import METADATA
 from launcher.integrity.hashing import sha256_file
 from launcher.integrity.publisher import Publisher, read_publisher
 from launcher.integrity.release_memory import ReleaseMemory
+from launcher.integrity.signature import SUFFIX
 from launcher.messages import Catalogue
 from launcher.options.parse import Options
 from launcher.progress import Progress, format_bytes, format_seconds
@@ -174,6 +176,7 @@ class Download:
         local = self._local_package(release)
         if local is not None and target.exists() and local.samefile(target):
             raise UsageError("download-same", f"{local} is where it would be copied to", hint=f"--model {local}")
+        self._require_no_loss_of_trust(release, target.parent)
         if self._is_here(release.expected, target):
             self._write_small(release, target.parent)
             self._say("download-already", path=target)
@@ -274,9 +277,30 @@ class Download:
             package.verify(lambda done, _: progress.update(done))
             progress.update(path.stat().st_size)
 
+    def _require_no_loss_of_trust(self, release: Release, folder: Path) -> None:
+        """Refuses to put a release that nobody signed in the place of one that is signed.
+
+        Raises:
+            TrustError: it would.
+        """
+        if _single(self._source) is not None or release.trust in {Trust.SIGNED, Trust.GIVEN}:
+            return
+        if self._publisher.keys and any((folder / name).exists() for name in METADATA if name.endswith(SUFFIX)):
+            raise TrustError(
+                "release-unsigned",
+                f"the release in {folder} is signed, the one of {self._source} is not",
+                hint=f"use another source; if you do want this one, remove {folder} first",
+            )
+
     def _write_small(self, release: Release, folder: Path) -> None:
         for name, data in release.small.items():
             write_atomically(folder / name, data)
+        if _single(self._source) is not None:
+            return
+        # Lists that an earlier release had and this one has not would be taken for those of this one.
+        for name in METADATA - release.small.keys():
+            with suppress(OSError):
+                (folder / name).unlink()
 
     def _web(self) -> Transport:
         if self._transport is None:

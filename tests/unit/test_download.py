@@ -314,6 +314,34 @@ class TestSigned:
         assert "as the publisher signed it" in bench.err
         assert (path.parent / "SHA256SUMS.PUBLIC").is_file()
 
+    def test_unsigned_release_does_not_replace_a_signed_one(self, server: FaultServer, bench: Bench) -> None:
+        self.serve(server)
+        path = bench.get(server.url("/release/"))
+        before = {name.name: name.read_bytes() for name in path.parent.iterdir()}
+        del server.files["/release/SHA256SUMS.minisig"]
+        with pytest.raises(TrustError) as caught:
+            bench.get(server.url("/release/"))
+        assert caught.value.slug == "release-unsigned"
+        assert {name.name: name.read_bytes() for name in path.parent.iterdir()} == before
+        bench.get(server.url("/release/"), "--sha256", digest(PACKAGE))
+        assert not (path.parent / "SHA256SUMS.minisig").exists()
+
+    @pytest.mark.parametrize("other", ["SHA256SUMS", "SHA256SUMS.PUBLIC"])
+    def test_lists_of_an_earlier_release_do_not_condemn_the_next(
+        self, server: FaultServer, bench: Bench, other: str
+    ) -> None:
+        bench.publisher = publisher()
+        self.serve(server)
+        bench.get(server.url("/release/"))
+        server.files.clear()
+        package = random_bytes(200_000, seed=2)
+        serve(server, {NAME: package, other: f"{digest(package)}  {NAME}\n".encode()})
+        path = bench.get(server.url("/release/"))
+        found = require_verified(path, bench.environ, texts=Catalogue(Language.ENGLISH), publisher=bench.publisher)
+        assert found is not None
+        assert found.sources == (other,)
+        assert found.signature is SignatureState.NONE
+
     def test_downloaded_release_passes_the_check_of_every_start(self, server: FaultServer, bench: Bench) -> None:
         self.serve(server)
         path = bench.get(server.url("/release/"))

@@ -60,10 +60,7 @@ ERRORS: Final[Mapping[str, tuple[str, str]]] = {
     "public-key-invalid": ("公钥无效", "填写 .pub 文件的第二行"),
     "publisher-invalid": ("这个程序没有正确写明发布者", "重新构建"),
     "release-rollback": ("这个发布比以前验证过的旧", ""),
-    "release-unsigned": (
-        "本机已有的发布带签名，这个来源的没有签名",
-        "请换一个来源；如果确实要用它，请先删除本机的那个文件夹",
-    ),
+    "release-unsigned": ("本机已有的发布带签名，这个来源的没有签名", ""),
     "release-contradiction": ("发布的文件互相矛盾", "重新获取；若仍如此，请告诉发布者"),
     "nothing-to-verify": ("没有可以依据的校验和", "用 --verify DIR 指定发布所在的目录"),
     "verify-folder": ("没有这个目录", ""),
