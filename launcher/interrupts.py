@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Final
 
+Handler = Callable[[int, FrameType | None], object]
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -38,7 +39,15 @@ def held_back() -> Iterator[Callable[[], bool]]:
     try:
         yield lambda: bool(came)
     finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
+        _give_back(list(handlers.items()))
         if came:
             handlers[came[0]](came[0], None)
+
+
+def _give_back(handlers: list[tuple[int, Handler]]) -> None:
+    """Restores all of them, even when another signal comes after the first and its handler raises."""
+    if handlers:
+        try:
+            signal.signal(*handlers[0])
+        finally:
+            _give_back(handlers[1:])

@@ -6,6 +6,7 @@ import signal
 import threading
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -90,3 +91,27 @@ def test_interrupt_while_the_engine_hashes_is_raised_and_not_printed(
         sha256_file(file.fileno(), progress=report)
     thread.join()
     assert lost == []
+
+
+def test_a_signal_while_handlers_are_given_back_loses_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    def end(_number: int, _frame: FrameType | None) -> None:
+        raise Ended
+
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    exchange = signal.signal
+    before = [signal.signal(number, end) for number in numbers]
+
+    def exchange_and_interrupt(number: int, handler: Any) -> Any:
+        old = exchange(number, handler)
+        if number == signal.SIGINT:
+            signal.raise_signal(number)
+        return old
+
+    try:
+        with pytest.raises(Ended), held_back():
+            monkeypatch.setattr(signal, "signal", exchange_and_interrupt)
+        assert [signal.getsignal(number) for number in numbers] == [end, end]
+    finally:
+        monkeypatch.undo()
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
