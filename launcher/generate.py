@@ -40,13 +40,15 @@ class StopReason(Enum):
 
 @dataclass(slots=True, kw_only=True)
 class Stats:
-    """Counts and times of one reply; times in seconds. `reused` prompt tokens were already in the session.
+    """Counts and times of one reply; times in seconds. `reused` prompt tokens were already in the session;
+    `evaluated` is how many of the others were read, which is all of them unless the reading was stopped.
 
     `first_seconds` is the time from the question to the first token of the reply; 0 where there was none.
     """
 
     prompt: int = 0
     reused: int = 0
+    evaluated: int = 0
     generated: int = 0
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
@@ -56,7 +58,7 @@ class Stats:
     @property
     def prefill_rate(self) -> float:
         """Prompt tokens evaluated per second."""
-        return (self.prompt - self.reused) / self.prefill_seconds if self.prefill_seconds > 0 else 0.0
+        return self.evaluated / self.prefill_seconds if self.prefill_seconds > 0 else 0.0
 
     @property
     def decode_rate(self) -> float:
@@ -136,7 +138,7 @@ def prefill(
         flag: the session and its cancel.
         ids: the tokens.
         progress: called with tokens done and in all.
-        stats: takes the time.
+        stats: takes the time and how many were evaluated.
         marks: called when so many of the ids are evaluated.
 
     Raises:
@@ -152,7 +154,7 @@ def prefill(
         )
     calls = marks or {}
     stops = sorted({*range(PREFILL_SLICE, len(ids), PREFILL_SLICE), len(ids), *calls})
-    start = time.monotonic()
+    start, begin = time.monotonic(), session.position
     try:
         for first, stop in pairwise([0, *(stop for stop in stops if 0 < stop <= len(ids))]):
             if flag.is_set:
@@ -164,6 +166,7 @@ def prefill(
                 progress(stop, len(ids))
     finally:
         stats.prefill_seconds += time.monotonic() - start
+        stats.evaluated += session.position - begin
 
 
 def decode(

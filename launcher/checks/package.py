@@ -99,8 +99,11 @@ def _place(options: Options, environ: Mapping[str, str]) -> _Place | None:
 
 def _facts(package: Package, place: _Place) -> dict[str, object]:
     size = place.size()
+    metadata = metadata_of(package)
+    version = metadata.get("version")
     return {
-        "name": model_name(metadata_of(package), place.path),
+        "name": model_name(metadata, place.path),
+        "format": f"l3r {version if isinstance(version, int) else '?'}",
         "size": format_bytes(size),
         "size_bytes": size,
         "layers": package.config.layer_count,

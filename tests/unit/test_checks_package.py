@@ -67,6 +67,7 @@ def test_built_in_model_is_described(tmp_path: Path, engine: Library) -> None:
     line = view.findings[0]
     assert (line.slug, line.status) == ("package-mtp", Status.OK)
     assert (line.facts["layers"], line.facts["experts"], line.facts["context"]) == (8, 16, "8K")
+    assert "l3r 1" in line.text(ENGLISH)
     assert line.facts["size_bytes"] == require_demo().stat().st_size
     assert view.need is not None
     assert (view.need.context, view.need.largest) == (4096, 8192)

@@ -120,6 +120,7 @@ def test_cancel_while_the_prompt_is_read_drops_the_question() -> None:
     session.before_eval = interrupt
     assert ask(conversation, "x" * 3 * PREFILL_SLICE) == ("", "")
     assert conversation.stats.reason is StopReason.CANCELLED
+    assert conversation.stats.evaluated == PREFILL_SLICE  # so that the speed is not that of the whole prompt
     assert conversation.messages == ()
     session.before_eval = lambda ids: None
     assert ask(conversation, "short") == ("", "never")

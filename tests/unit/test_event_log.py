@@ -53,8 +53,8 @@ def test_a_full_disk_ends_the_log_only() -> None:
 
 
 def test_a_reply_is_counts_and_times() -> None:
-    stats = Stats(prompt=10, reused=4, generated=3, prefill_seconds=2, decode_seconds=1.5, first_seconds=0.25)
-    stats.reason = StopReason.LENGTH
+    stats = Stats(prompt=10, reused=4, evaluated=6, generated=3, reason=StopReason.LENGTH)
+    stats.prefill_seconds, stats.decode_seconds, stats.first_seconds = 2, 1.5, 0.25
     assert stats.facts() == {
         "prompt_tokens": 10,
         "reused_tokens": 4,

@@ -39,8 +39,9 @@ TEXTS: Final[Mapping[str, str]] = {
     "check-runtime-rknn-symbols-next": "use librknnrt 2.3.2",
     "check-runtime-rknn-system": "the system has librknnrt {version} at {path}; it is not used",
     # package
-    "check-package": "{name}: {size}, {layers} layers, {experts} experts, context up to {context}, {path}",
-    "check-package-mtp": "{name}: {size}, {layers} layers and MTP, {experts} experts, context up to {context}, {path}",
+    "check-package": "{name}: {format}, {size}, {layers} layers, {experts} experts, context up to {context}, {path}",
+    "check-package-mtp": "{name}: {format}, {size}, {layers} layers and MTP, {experts} experts, context up to {context}, "
+    "{path}",
     "check-package-none": "none named, none in {path}",
     "check-package-none-next": "mindnano-infer --download [SOURCE] gets one; "
     "--demo tries the built-in one; --model FILE.l3r names one",

@@ -37,8 +37,8 @@ TEXTS: Final[Mapping[str, str]] = {
     "check-runtime-rknn-symbols-next": "使用 librknnrt 2.3.2",
     "check-runtime-rknn-system": "系统在 {path} 有 librknnrt {version}，不使用",
     # package
-    "check-package": "{name}：{size}，{layers} 层，{experts} 个专家，上下文最大 {context}，{path}",
-    "check-package-mtp": "{name}：{size}，{layers} 层加 MTP，{experts} 个专家，上下文最大 {context}，{path}",
+    "check-package": "{name}：{format}，{size}，{layers} 层，{experts} 个专家，上下文最大 {context}，{path}",
+    "check-package-mtp": "{name}：{format}，{size}，{layers} 层加 MTP，{experts} 个专家，上下文最大 {context}，{path}",
     "check-package-none": "没有指定，{path} 中也没有",
     "check-package-none-next": "mindnano-infer --download [来源] 获取模型；"
     "--demo 试用内置模型；--model FILE.l3r 指定模型包",
