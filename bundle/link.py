@@ -20,7 +20,7 @@ from bundle import nuitka as compiler
 from bundle import zig
 from bundle.cpython import VERSION
 from bundle.errors import BundleError
-from bundle.program_parts import NATIVE, ProgramParts, program_parts
+from bundle.program_parts import NATIVE, SOURCES, ProgramParts, program_parts
 from bundle.python_runtime import LIBRARY
 from bundle.stages import Stage
 from bundle.workspace import Workspace
@@ -45,16 +45,17 @@ def stage(target: str, *, compiled: Stage, python: Stage, cpython: Stage) -> Sta
         parts = program_parts(target, include, out=workspace.work / "engine", report=workspace.say)
         folder = workspace.work / "link"
         folder.mkdir()
-        objects = sorted((workspace.need(compiled.name) / compiler.OBJECTS).iterdir())
-        library = workspace.need(python.name) / "python" / "lib" / LIBRARY
-        words = [*map(str, objects), *parts.link_words(), "-pie", str(library), *_SYSTEM]
+        inputs = _named_inputs(folder, parts, sorted((workspace.need(compiled.name) / compiler.OBJECTS).iterdir()))
+        library = folder / LIBRARY
+        library.symlink_to(workspace.need(python.name) / "python" / "lib" / LIBRARY)
+        words = [*inputs.link_words(), "-pie", library.name, *_SYSTEM]
         command = ["sh", "-c", _SPEAKING, "sh", zig.CC, "-O3", "-v", *words, "-o", PROGRAM]
         workspace.command(command, folder=folder, what="linking the program")
         program = folder / PROGRAM
         if (workspace.need(compiled.name) / compiler.CONSTANTS).read_bytes() not in program.read_bytes():
             raise BundleError("link-constants", "the linked program does not hold the constants of the compilation")
         joined = {LIBRARY: _joined(workspace.need(cpython.name) / "archives")}
-        record = _record(folder, joined, parts)
+        record = _record(folder, joined)
         (workspace.out / LINKED).write_text(json.dumps(record, indent=1), encoding="utf-8")
         program.rename(workspace.out / PROGRAM)
 
@@ -84,10 +85,20 @@ def linked_parts(result: Path) -> tuple[tuple[Archive, ...], tuple[ObjectFile, .
     return archives, tuple(ObjectFile(**entry) for entry in record["objects"])
 
 
-def _record(folder: Path, joined: Mapping[str, list[Archive]], parts: ProgramParts) -> Mapping[str, object]:
+def _named_inputs(folder: Path, parts: ProgramParts, objects: list[Path]) -> ProgramParts:
+    """Everything under short names in the folder of the link, so that what the linker prints can be read again."""
+    named = {path.name: path for path in objects}
+    named |= {f"{source.stem}.o": path for source, path in zip(SOURCES, parts.objects, strict=True)}
+    if len(named) != len(objects) + len(parts.objects):
+        raise BundleError("link-names", "the compiled launcher and our own parts have objects of one name")
+    for name, path in {**named, parts.engine.name: parts.engine}.items():
+        (folder / name).symlink_to(path.absolute())
+    return ProgramParts(objects=tuple(Path(name) for name in named), engine=Path(parts.engine.name))
+
+
+def _record(folder: Path, joined: Mapping[str, list[Archive]]) -> Mapping[str, object]:
     words = linker_command((folder / "linker.txt").read_text(encoding="utf-8"), PROGRAM)
-    names = dict(zip(parts.objects, ("start.o", "l3_module.o"), strict=True))
-    archives, objects = linked_files(words, folder, joined=joined, names=names)
+    archives, objects = linked_files(words, folder, joined=joined)
     return {"archives": [asdict(archive) for archive in archives], "objects": [asdict(entry) for entry in objects]}
 
 

@@ -12,12 +12,12 @@ from engine.errors import BuildError
 from engine.fetch import Report
 
 NATIVE: Final = Path(__file__).with_name("native")
-SOURCES: Final = (NATIVE / "start.c", NATIVE / "l3_module.c")
+SOURCES: Final = (NATIVE / "start.c", NATIVE / "l3_module.c", NATIVE / "own_path.c")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramParts:
-    """Objects with the start-up check and `_l3`, and the archive of the engine."""
+    """Objects of SOURCES, in order, and the archive of the engine."""
 
     objects: tuple[Path, ...]
     engine: Path
@@ -33,6 +33,7 @@ class ProgramParts:
             str(self.engine),
             "-Wl,--no-whole-archive",
             "-Wl,--export-dynamic",
+            "-Wl,--wrap=realpath",
             "-Wl,--gc-sections",
             "-Wl,-z,relro",
             "-Wl,-z,now",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -124,7 +125,7 @@ def test_all_variables_of_python_together(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["", "python3", "/nonexistent/python3", "-", "x" * 4000], ids=["empty", "word", "path", "dash", "long"]
+    "name", ["python3", "/nonexistent/python3", "-", "x" * 4000], ids=["word", "path", "dash", "long"]
 )
 def test_the_name_that_it_is_started_under_leads_nowhere(name: str, tmp_path: Path) -> None:
     done = run(
@@ -157,6 +158,23 @@ def test_it_runs_on_when_its_file_is_replaced(tmp_path: Path) -> None:
     out, err = process.communicate(b"1+1=?\n", timeout=120)
     assert process.returncode == 0, err
     assert out.strip()
+
+
+@pytest.mark.parametrize("change", ["removed", "replaced"])
+def test_a_child_starts_when_the_name_leads_elsewhere(change: str, tmp_path: Path) -> None:
+    """As the self-test of the NPU starts one, after an update."""
+    path = tmp_path / "mindnano-infer"
+    shutil.copy(program(), path)
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        path.unlink()
+        if change == "replaced":
+            path.write_bytes(b"not a program")
+        words = [f"/proc/self/fd/{descriptor}", "--version"]
+        done = subprocess.run(words, env={}, pass_fds=[descriptor], capture_output=True, text=True)
+    finally:
+        os.close(descriptor)
+    assert (done.returncode, done.stdout) == (0, EXPECTED), done
 
 
 def test_nothing_of_python_is_opened(tmp_path: Path) -> None:
