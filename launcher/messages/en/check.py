@@ -40,8 +40,8 @@ TEXTS: Final[Mapping[str, str]] = {
     "check-runtime-rknn-system": "the system has librknnrt {version} at {path}; it is not used",
     # package
     "check-package": "{name}: {format}, {size}, {layers} layers, {experts} experts, context up to {context}, {path}",
-    "check-package-mtp": "{name}: {format}, {size}, {layers} layers and MTP, {experts} experts, context up to {context}, "
-    "{path}",
+    "check-package-mtp": "{name}: {format}, {size}, {layers} layers and MTP, {experts} experts, "
+    "context up to {context}, {path}",
     "check-package-none": "none named, none in {path}",
     "check-package-none-next": "mindnano-infer --download [SOURCE] gets one; "
     "--demo tries the built-in one; --model FILE.l3r names one",
