@@ -84,7 +84,7 @@ check_tools() {
 # fetch URL FILE
 fetch() {
     case $fetcher in
-        curl) curl -fL --retry 3 --connect-timeout 20 --proto '=http,https' -o "$2" "$1" ;;
+        curl) curl -fL --retry 3 --connect-timeout 20 --proto "=$protocols" -o "$2" "$1" ;;
         wget) wget -O "$2" "$1" ;;
     esac || stop 6 "$1 cannot be downloaded; check the address and the network, and run this again"
 }
@@ -96,7 +96,11 @@ main() {
     base=${1%/}
     folder=${2:-.}
     case $base in
-        https://?* | http://?*) ;;
+        https://?*) protocols=https ;; # nor does a redirect lead away from it
+        # Whoever is on the way could put another program into an answer, and its sum into the list.
+        http://*@*) stop 2 "$base is not protected; expected https://..." ;;
+        http://127.0.0.1[:/]* | http://localhost[:/]*) protocols=http,https ;;
+        http://?*) stop 2 "$base is not protected; expected https://..." ;;
         *) stop 2 "$base is no address; expected https://... of a folder with SHA256SUMS and $PROGRAM" ;;
     esac
     check_processor

@@ -254,6 +254,20 @@ def test_wrong_calls_are_explained(shell: list[str], tmp_path: Path, arguments: 
     refused(run(shell, tmp_path, *arguments), 2, text, tmp_path)
 
 
+@pytest.mark.parametrize(
+    "host", ["example.com", "127.0.0.1.example.com", "localhost.example.com", "127.0.0.1:1@x.example"]
+)
+def test_no_program_comes_over_an_unprotected_line(shell: list[str], tmp_path: Path, host: str) -> None:
+    refused(run(shell, tmp_path, f"http://{host}/release", curl="exit 1"), 2, "not protected", tmp_path)
+
+
+def test_redirects_do_not_leave_the_protected_line(shell: list[str], tmp_path: Path) -> None:
+    curl = 'printf "%s\\n" "$*"; exit 22'
+    result = run(shell, tmp_path, "https://example.com/release", curl=curl)
+    assert result.returncode == 6
+    assert "--proto =https -o" in result.stdout
+
+
 def test_folders_that_cannot_be_written_are_named(shell: list[str], release: Release, tmp_path: Path) -> None:
     (tmp_path / "release" / "file").write_text("x", encoding="utf-8")
     refused(run(shell, tmp_path, release.url, "release/file/below"), 5, "cannot be written to", tmp_path)
