@@ -20,6 +20,7 @@ PACKAGE_SUFFIX: Final = ".l3r"
 RELEASE_NAME: Final = "ling3-tiny-w4.l3r"
 """The released package; where there are several packages, this one is meant."""
 PUBLIC_ENDPOINT: Final = "https://huggingface.co"
+_ENDPOINT: Final = "HF_ENDPOINT"
 DEFAULT_REVISION: Final = "main"
 _REPOSITORY: Final = re.compile(
     r"(?P<owner>[A-Za-z0-9][A-Za-z0-9_.-]{0,95})/(?P<name>[A-Za-z0-9_][A-Za-z0-9_.-]{0,95})(?:@(?P<revision>[^@\s]+))?",
@@ -147,11 +148,11 @@ def hub_source(
         raise _unknown(repository)
     if _REVISION.fullmatch(wanted) is None or ".." in wanted:
         raise UsageError("source-unknown", f"{wanted!r} is no name of a revision", hint=f"a source is {_EXAMPLES}")
-    endpoint = environ.get("HF_ENDPOINT", "").strip().rstrip("/") or PUBLIC_ENDPOINT
-    parts = _checked(endpoint, plain_http=plain_http, what="HF_ENDPOINT")
+    endpoint = environ.get(_ENDPOINT, "").strip().rstrip("/") or PUBLIC_ENDPOINT
+    parts = _checked(endpoint, plain_http=plain_http, what=_ENDPOINT)
     if parts.path or parts.query or parts.fragment:
         raise UsageError(
-            "source-unknown", f"HF_ENDPOINT is {endpoint}, expected scheme and host", hint=f"e.g. {PUBLIC_ENDPOINT}"
+            "source-unknown", f"{_ENDPOINT} is {endpoint}, expected scheme and host", hint=f"e.g. {PUBLIC_ENDPOINT}"
         )
     return HubSource(repository=repository, revision=wanted, endpoint=endpoint, token=hub_token(environ))
 
@@ -207,7 +208,8 @@ def shown_url(url: str) -> str:
     """A URL without user, query and fragment, which may hold secrets."""
     parts = urlsplit(url)
     host = parts.netloc.rpartition("@")[2]
-    return printable(f"{parts.scheme}://{host}{parts.path}")
+    scheme = f"{parts.scheme}://" if parts.scheme else ""
+    return printable(f"{scheme}{host}{parts.path}")
 
 
 def same_origin(one: str, other: str) -> bool:
@@ -250,7 +252,7 @@ def _from_url(text: str, environ: Mapping[str, str], *, plain_http: bool) -> Sou
 def _hub_page(parts: SplitResult, environ: Mapping[str, str], *, plain_http: bool) -> Source | None:
     """The page of a repository or of a file in it, as people copy it from a browser; None for any other URL."""
     url = parts.geturl()
-    endpoint = environ.get("HF_ENDPOINT", "").strip().rstrip("/") or PUBLIC_ENDPOINT
+    endpoint = environ.get(_ENDPOINT, "").strip().rstrip("/") or PUBLIC_ENDPOINT
     if not any(same_origin(url, known) for known in (endpoint, PUBLIC_ENDPOINT)):
         return None
     names = [unquote(name) for name in parts.path.strip("/").split("/")]
@@ -275,9 +277,8 @@ def _checked(url: str, *, plain_http: bool, what: str) -> SplitResult:
     except ValueError as error:
         raise UsageError("source-unknown", f"{what} is no URL: {error}", hint=f"a source is {_EXAMPLES}") from error
     if parts.scheme not in {"http", "https"} or not parts.hostname or port == 0:
-        raise UsageError(
-            "source-unknown", f"{what} is {shown_url(url)}, expected https and a host", hint=f"a source is {_EXAMPLES}"
-        )
+        hint = f"e.g. {PUBLIC_ENDPOINT}" if what == _ENDPOINT else f"a source is {_EXAMPLES}"
+        raise UsageError("source-unknown", f"{what} is {shown_url(url)}, expected https and a host", hint=hint)
     if "@" in parts.netloc:
         raise UsageError(
             "source-unknown", f"{what} holds a user name or password", hint="leave it out; use HF_TOKEN for a token"

@@ -141,6 +141,12 @@ class TestEndpoint:
             parse_source("org/name", {**HOME, "HF_ENDPOINT": endpoint})
         assert caught.value.slug == slug
 
+    def test_without_a_scheme_is_shown_as_it_is_with_an_example(self) -> None:
+        with pytest.raises(UsageError) as caught:
+            parse_source("org/name", {**HOME, "HF_ENDPOINT": "mirror.test"})
+        assert caught.value.message == "HF_ENDPOINT is mirror.test, expected https and a host"
+        assert caught.value.hint == "e.g. https://huggingface.co"
+
 
 class TestToken:
     def test_variable_outweighs_the_file(self, tmp_path: Path) -> None:
