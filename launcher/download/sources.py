@@ -151,9 +151,7 @@ def hub_source(
     endpoint = environ.get(_ENDPOINT, "").strip().rstrip("/") or PUBLIC_ENDPOINT
     parts = _checked(endpoint, plain_http=plain_http, what=_ENDPOINT)
     if parts.path or parts.query or parts.fragment:
-        raise UsageError(
-            "source-unknown", f"{_ENDPOINT} is {endpoint}, expected scheme and host", hint=f"e.g. {PUBLIC_ENDPOINT}"
-        )
+        raise _no_endpoint(f"{_ENDPOINT} is {endpoint}, expected scheme and host")
     return HubSource(repository=repository, revision=wanted, endpoint=endpoint, token=hub_token(environ))
 
 
@@ -277,8 +275,10 @@ def _checked(url: str, *, plain_http: bool, what: str) -> SplitResult:
     except ValueError as error:
         raise UsageError("source-unknown", f"{what} is no URL: {error}", hint=f"a source is {_EXAMPLES}") from error
     if parts.scheme not in {"http", "https"} or not parts.hostname or port == 0:
-        hint = f"e.g. {PUBLIC_ENDPOINT}" if what == _ENDPOINT else f"a source is {_EXAMPLES}"
-        raise UsageError("source-unknown", f"{what} is {shown_url(url)}, expected https and a host", hint=hint)
+        problem = f"{what} is {shown_url(url)}, expected https and a host"
+        if what == _ENDPOINT:
+            raise _no_endpoint(problem)
+        raise UsageError("source-unknown", problem, hint=f"a source is {_EXAMPLES}")
     if "@" in parts.netloc:
         raise UsageError(
             "source-unknown", f"{what} holds a user name or password", hint="leave it out; use HF_TOKEN for a token"
@@ -292,6 +292,10 @@ def _checked(url: str, *, plain_http: bool, what: str) -> SplitResult:
             hint="use https, or give --sha256 with a digest that you trust",
         )
     return parts
+
+
+def _no_endpoint(problem: str) -> UsageError:
+    return UsageError("endpoint-invalid", problem, hint=f"e.g. {PUBLIC_ENDPOINT}")
 
 
 def _unknown(text: str) -> UsageError:

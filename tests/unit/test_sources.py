@@ -131,8 +131,8 @@ class TestEndpoint:
         ("endpoint", "slug"),
         [
             ("http://mirror.test", "source-insecure"),
-            ("mirror.test", "source-unknown"),
-            ("https://mirror.test/hub", "source-unknown"),
+            ("mirror.test", "endpoint-invalid"),
+            ("https://mirror.test/hub", "endpoint-invalid"),
             ("https://u:p@mirror.test", "source-unknown"),
         ],
     )

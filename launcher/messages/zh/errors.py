@@ -68,6 +68,7 @@ ERRORS: Final[Mapping[str, tuple[str, str]]] = {
     "package-changed": ("模型包与发布的内容不符", "重新获取模型包；用 --verify 查看还有什么损坏"),
     "log-unwritable": ("无法写入日志", "指定一个存在且可写的目录中的文件"),
     "source-unknown": ("这不是模型的来源", "来源是：组织/名称[@版本]、https 网址、本机的文件或文件夹"),
+    "endpoint-invalid": ("HF_ENDPOINT 无效", "例如 https://huggingface.co"),
     "source-insecure": ("这个来源没有加密保护（http）", "使用 https，或用 --sha256 给出可信的摘要"),
     "source-ambiguous": ("这个来源既是本机路径，也可能是仓库", ""),
     "source-missing": ("没有指定模型的来源", "用 --download 组织/名称、https 网址或文件夹"),
