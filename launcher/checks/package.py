@@ -13,7 +13,8 @@ from launcher.download.model_store import find_model, model_folder
 from launcher.engine import Package
 from launcher.engine_library import Library
 from launcher.errors import MindnanoError, PackageError, UsageError
-from launcher.integrity.verify import VerificationState, require_verified, verification_state
+from launcher.integrity.claims import SignatureState
+from launcher.integrity.verify import VerificationState, require_verified, signature_state, verification_state
 from launcher.messages import Catalogue
 from launcher.model import (
     DEMO_VARIABLE,
@@ -132,15 +133,24 @@ def _verification(package: Package, place: _Place, environ: Mapping[str, str], o
             return (_line(Status.OK, "package-carried"),)
         state = verification_state(place.path, environ)
         if state is VerificationState.CHANGED:
-            require_verified(
-                place.path, environ, texts=Catalogue(options.language)
-            )  # raises, with both digests; the stamp saves hashing
+            # Raises, with both digests; the stamp saves hashing.
+            require_verified(place.path, environ, texts=Catalogue(options.language))
     except MindnanoError as error:
         return (_failure(error),)
     if state is VerificationState.VERIFIED:
-        return (_line(Status.OK, "package-verified"),)
+        return (_line(Status.OK, "package-verified"), *_signature(place))
     slug = "package-no-manifest" if state is VerificationState.UNLISTED else "package-unverified"
-    return (_line(Status.SKIP, slug),)
+    return (_line(Status.SKIP, slug), *_signature(place))
+
+
+def _signature(place: _Place) -> tuple[Finding, ...]:
+    """Who vouches for the lists beside the package; nothing where there are none."""
+    state = signature_state(place.path)
+    if state is None:
+        return ()
+    if state is SignatureState.VALID:
+        return (_line(Status.OK, "package-signed"),)
+    return (_line(Status.WARN, "package-unsigned" if state is SignatureState.NONE else "package-signature-unchecked"),)
 
 
 def _hashed(package: Package, place: _Place, environ: Mapping[str, str], texts: Catalogue) -> tuple[Finding, ...]:
@@ -160,7 +170,7 @@ def _hashed(package: Package, place: _Place, environ: Mapping[str, str], texts: 
     verified = require_verified(place.path, environ, texts=texts)
     if verified is None:
         return (sections, _line(Status.SKIP, "package-no-manifest"))
-    return (sections, _line(Status.OK, "package-verified", {"sha256": verified.sha256}))
+    return (sections, _line(Status.OK, "package-verified", {"sha256": verified.sha256}), *_signature(place))
 
 
 def _failure(error: MindnanoError) -> Finding:

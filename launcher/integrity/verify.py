@@ -221,6 +221,16 @@ def verification_state(
     return VerificationState.VERIFIED if digest == claims.digests[package.name] else VerificationState.CHANGED
 
 
+def signature_state(package: Path, *, publisher: Publisher | None = None) -> SignatureState | None:
+    """What is known about the signature of the package's release; None where nothing beside the package lists it.
+
+    Raises:
+        PackageError, TrustError: as `require_verified`, but for the package itself.
+    """
+    claims = _claims_beside(package, publisher)
+    return None if claims is None else claims.state
+
+
 def _claims_beside(package: Path, publisher: Publisher | None) -> Claims | None:
     """The claims of the package's own folder, if they are about the package."""
     trusted = read_publisher() if publisher is None else publisher

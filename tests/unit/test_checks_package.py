@@ -12,6 +12,7 @@ import pytest
 from launcher.checks.package import PackageView, package_view
 from launcher.checks.report import Finding, Status
 from launcher.engine_library import Library
+from launcher.integrity.claims import SignatureState
 from launcher.integrity.stamps import Stamp, StampCache
 from launcher.messages import Catalogue, Language
 from launcher.options.parse import parse
@@ -176,7 +177,11 @@ def test_deep_check_hashes_sections_and_file(
     ]
     list_it(package)
     found = look(tmp_path, engine, "--model", str(package), command="--check=deep")
-    assert statuses(found)[1:] == [("package-hashed", "ok"), ("package-verified", "ok")]
+    assert statuses(found)[1:] == [
+        ("package-hashed", "ok"),
+        ("package-verified", "ok"),
+        ("package-unsigned", "warn"),
+    ]
     shown = capsys.readouterr()
     assert shown.out == ""
     assert "demo.l3r" in shown.err
@@ -237,3 +242,24 @@ def test_context_beyond_the_package_leaves_the_line_about_the_package(tmp_path: 
     assert [slug for slug, _ in statuses(view)] == ["package-mtp", "package-unusable"]
     assert view.findings[1].exit_code == 2
     assert "8192" in view.findings[1].next_step(ENGLISH)
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        (SignatureState.VALID, ("package-signed", "ok")),
+        (SignatureState.NONE, ("package-unsigned", "warn")),
+        (SignatureState.NO_KEY, ("package-signature-unchecked", "warn")),
+    ],
+)
+def test_signature_of_the_release_has_its_line(
+    tmp_path: Path,
+    engine: Library,
+    monkeypatch: pytest.MonkeyPatch,
+    state: SignatureState,
+    expected: tuple[str, str],
+) -> None:
+    package = copy(tmp_path)
+    list_it(package)
+    monkeypatch.setattr("launcher.checks.package.signature_state", lambda path: state)
+    assert statuses(look(tmp_path, engine, "--model", str(package)))[2:] == [expected]

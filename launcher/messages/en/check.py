@@ -52,6 +52,9 @@ TEXTS: Final[Mapping[str, str]] = {
     "check-package-unverified": "its bytes were not compared with a manifest yet",
     "check-package-unverified-next": "mindnano-infer --verify",
     "check-package-no-manifest": "there is no MANIFEST.json beside it to compare with",
+    "check-package-signed": "the lists beside it have a valid signature of the publisher",
+    "check-package-unsigned": "the lists beside it have no signature: who made them is not known",
+    "check-package-signature-unchecked": "this build has no key to check the signature with: who made it is not known",
     "check-package-carried": "it lies in the program, which checks its own bytes when it starts",
     "check-package-hashed": "every section has the digest that the package states ({size})",
     # network

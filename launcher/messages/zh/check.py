@@ -49,6 +49,9 @@ TEXTS: Final[Mapping[str, str]] = {
     "check-package-unverified": "内容尚未与清单比较",
     "check-package-unverified-next": "mindnano-infer --verify",
     "check-package-no-manifest": "旁边没有可供比较的 MANIFEST.json",
+    "check-package-signed": "旁边的清单有发布者的有效签名",
+    "check-package-unsigned": "旁边的清单没有签名：不知道由谁制作",
+    "check-package-signature-unchecked": "这个程序没有可用于检查签名的密钥：不知道由谁制作",
     "check-package-carried": "它在程序文件之内，程序启动时检查自己的内容",
     "check-package-hashed": "每一段的摘要都与模型包所写的一致（{size}）",
     # network
