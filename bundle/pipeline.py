@@ -8,6 +8,7 @@ from bundle import assemble, c_libraries, cpython, link, nuitka, python_packages
 from bundle.assemble import Freight
 from bundle.sources import load_sources
 from bundle.stages import Stage
+from engine.fetch import cache_root
 
 NO_FREIGHT = Freight(runtime=None, demo=None)
 
@@ -56,7 +57,7 @@ def stages(target: str, freight: Freight = NO_FREIGHT) -> dict[str, Stage]:
         nuitka=compiler,
         sources=sources,
         freight=freight,
-        forbidden=foreign_paths(),
+        forbidden=(*foreign_paths(), f"{cache_root().absolute()}/", f"{Path.home()}/"),
     )
     smoked = smoke.stage(target, assembled=assembled, freight=freight)
     return {"packages": packages, **made, "nuitka": compiled, "link": linked, "assemble": assembled, "smoke": smoked}

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import launcher
-from launcher.errors import InternalError, MindnanoError, ResourceError
+from launcher.errors import EXIT_SIGTERM, InternalError, MindnanoError, ResourceError
 
 _INTERRUPTED = 130
 _DEMO = Path(__file__).resolve().parents[1] / "build" / "demo" / "demo.l3r"  # where set-up packs the built-in model
@@ -55,7 +55,7 @@ def _report(error: MindnanoError) -> int:
         print("mindnano: this is a bug; please report it with the command that led to it", file=sys.stderr)
     if error.hint:
         print(f"mindnano: {error.hint}", file=sys.stderr)
-    return error.exit_code
+    return EXIT_SIGTERM if error.slug == "terminated" else error.exit_code
 
 
 def _parser() -> argparse.ArgumentParser:

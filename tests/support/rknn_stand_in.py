@@ -30,6 +30,7 @@ def build_stand_in(
             *_WARNINGS,
             *toolchain.sanitizer_flags,
             "-O1",
+            "-g0",
             "-shared",
             "-fPIC",
             "-fvisibility=hidden",
