@@ -17,6 +17,7 @@ from launcher.messages import Catalogue, Language
 
 _REDRAW_SECONDS = 0.1
 _PLAIN_STEP = 10
+_USUAL_COLUMNS = 80
 _CLEAR_LINE = "\r\x1b[2K"
 
 
@@ -171,9 +172,10 @@ class Progress:
 
     def _columns(self) -> int:
         try:
-            return max(20, os.get_terminal_size(self._stream.fileno()).columns)
+            found = os.get_terminal_size(self._stream.fileno()).columns
         except (OSError, ValueError):
-            return 80
+            found = 0
+        return max(20, found or _USUAL_COLUMNS)  # a serial console says 0
 
     def _write(self, text: str) -> None:
         self._stream.write(text)

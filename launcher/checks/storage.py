@@ -13,6 +13,7 @@ from launcher.system import SystemView
 
 # The released package in W4 is 4.5 GB (4.2 GiB) on disk, and with a context of 8K it needs 4.4 GiB of memory.
 MODEL_BYTES = 9 << 29
+_SAID_BY_THE_FILE_SYSTEM = {"unknown", "memory", "network"}
 _SCRATCH_BYTES = 256 << 20  # the portable binary's libraries, logs
 
 
@@ -66,12 +67,15 @@ def _folder(system: SystemView, folder: Folder) -> Finding:
         return warn(Group.STORAGE, f"storage-{folder.role}-none")
     mount = mount_of(system, folder.path)
     space = system.host.space(folder.path)
+    kind = "?" if mount is None else mount.kind
+    disk = "unknown" if mount is None else disk_class(system, mount)
     facts: dict[str, object] = {
         "path": folder.path,
         "free": "?" if space is None else format_bytes(space.free),
         "need": format_bytes(folder.need),
-        "filesystem": "?" if mount is None else mount.kind,
-        "disk": "unknown" if mount is None else disk_class(system, mount),
+        "filesystem": kind,
+        "disk": disk,
+        "medium": kind if disk in _SAID_BY_THE_FILE_SYSTEM else f"{kind} ({disk})",
         "read_only": mount is not None and mount.read_only,
         "noexec": mount is not None and mount.no_exec,
     }

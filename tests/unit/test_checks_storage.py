@@ -138,6 +138,22 @@ def test_kind_of_disk(tmp_path: Path, line: str, files: dict[str, str], expected
     assert disk_class(system, mount) == expected
 
 
+def test_text_names_the_disk_only_where_it_is_known(tmp_path: Path) -> None:
+    for number, (line, expected) in enumerate(
+        {
+            "22 1 259:2 / / rw - ext4 /dev/nvme0n1p2 rw": "ext4 (nvme),",
+            "22 1 0:5 / / rw - overlay overlay rw": "overlay,",
+            "22 1 0:6 / / rw - tmpfs tmpfs rw": "tmpfs,",
+        }.items()
+    ):
+        board = Board().file("/proc/self/mountinfo", line + "\n").file("/sys/block/nvme0n1/queue/rotational", "0\n")
+        (found,) = storage_findings(board.build(tmp_path / str(number)), (Folder(role="temporary", path="/tmp"),))
+        for language in Language:
+            text = found.text(Catalogue(language)).replace("，", ", ")
+            assert expected in text
+            assert "unknown" not in text
+
+
 def test_disk_behind_a_root_without_name_is_found_by_number(tmp_path: Path) -> None:
     board = Board().file("/proc/self/mountinfo", "22 1 8:2 / / rw - ext4 /dev/root rw\n")
     board.file("/sys/block/sda/queue/rotational", "1\n").link("/sys/dev/block/8:2", "../../devices/x/block/sda/sda2")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import itertools
+import os
 
 import pytest
 
@@ -64,6 +65,12 @@ def test_line_of_wide_characters_is_cut_before_it_wraps() -> None:
     progress.update(5)
     line = stream.getvalue().removeprefix("\r\x1b[2K")
     assert sum(2 if ord(character) >= 0x2E80 else 1 for character in line) <= 79
+
+
+def test_terminal_without_a_size_has_the_usual_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "get_terminal_size", lambda _number: os.terminal_size((0, 0)))
+    with open(os.devnull, "w+", encoding="utf-8") as stream:
+        assert Progress("x", 10, stream=stream, live=True)._columns() == 80
 
 
 def test_done_never_decreases_or_exceeds_the_total() -> None:
