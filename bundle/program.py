@@ -17,8 +17,10 @@ def close_folders() -> None:
     sys.path_hooks.clear()
     sys.path_importer_cache.clear()
     sys.path.clear()
-    # There is no interpreter in a folder; where a path to start again is needed, it is that of the program.
+    # There is no interpreter in a folder; where a path to start again is needed, it is that of the program. Nothing can
+    # lie below it, so what looks for data where Python is installed, as `gettext` does for translations, finds none.
     sys.executable = PROGRAM
+    sys.prefix = sys.exec_prefix = sys.base_prefix = sys.base_exec_prefix = PROGRAM
 
 
 if __name__ == "__main__":

@@ -34,7 +34,6 @@ _SHOWN_CHARACTERS: Final = 200
 _REAP_S: Final = 2.0
 _POLL_S: Final = 0.02
 _MAX_LAST_READS: Final = 16  # a pipe holds 64 KiB, and a read takes as much
-_SOURCES: Final = Path(__file__).resolve().parents[2]  # from here Python finds the package of the launcher
 _FOREIGN: Final = ("LD_", "PYTHON", "GLIBC_TUNABLES", "MALLOC_")
 
 
@@ -141,7 +140,8 @@ def run_selftest(
             stderr=subprocess.STDOUT,
             pass_fds=(writing,),
             start_new_session=True,
-            cwd=_SOURCES if start() is None else "/",
+            # From there Python finds the package of the launcher.
+            cwd=Path(__file__).resolve().parents[2] if start() is None else "/",
             env={name: value for name, value in environ.items() if not name.startswith(_FOREIGN)},
         )
     except (OSError, ValueError) as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -42,6 +43,15 @@ NAMES = (
     "socks.py",
     "OpenSSL/__init__.py",
 )
+COMMANDS = (
+    ("--version",),
+    ("--version", "--json"),
+    ("--list-payload",),
+    ("--check", "--json"),
+    ("--demo", "--list-contexts"),
+    ("--demo", "--think", "off", "--temperature", "0", "1+1=?"),
+    ("--download", "http://127.0.0.1:9/model.l3r"),
+)
 VARIABLES = {
     "PYTHONDEVMODE": "1",
     "PYTHONHASHSEED": "bad",
@@ -78,19 +88,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("--version",),
-        ("--version", "--json"),
-        ("--list-payload",),
-        ("--check", "--json"),
-        ("--demo", "--list-contexts"),
-        ("--demo", "--think", "off", "--temperature", "0", "1+1=?"),
-        ("--download", "http://127.0.0.1:9/model.l3r"),
-    ],
-    ids=" ".join,
-)
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
 def test_no_module_comes_from_a_file_beside_the_program(planted: Path, words: tuple[str, ...]) -> None:
     outside = run(program(), *words, environ={"PYTHONPATH": str(planted.parent)})
     beside = run(planted, *words, folder=planted.parent, environ={"PYTHONPATH": str(planted.parent)})
@@ -177,13 +175,19 @@ def test_a_child_starts_when_the_name_leads_elsewhere(change: str, tmp_path: Pat
     assert (done.returncode, done.stdout) == (0, EXPECTED), done
 
 
-def test_nothing_of_python_is_opened(tmp_path: Path) -> None:
-    """With `strace`, where it is: no module, library or configuration of any Python is looked for on disk."""
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_nothing_beside_the_program_is_looked_for(words: tuple[str, ...], tmp_path: Path) -> None:
+    """No module, library, translation or configuration: with `strace`, where it is."""
     strace = shutil.which("strace")
     if strace is None:
         pytest.skip("strace is not installed")
-    log = tmp_path / "log"
-    done = run(program(), "--version", prefix=[strace, "-f", "-e", "trace=file", "-o", str(log)])
-    assert done.returncode == 0
-    opened = [line for line in log.read_text().splitlines() if ".py" in line or "site-packages" in line]
-    assert opened == []
+    home, folder = tmp_path / "home", tmp_path / "folder"
+    home.mkdir()
+    folder.mkdir()
+    path, log = copied(folder), tmp_path / "log"
+    words = (strace, "-f", "-e", "trace=file", "-s", "4096", "-o", str(log), str(path), *words)
+    subprocess.run(words, env={"HOME": str(home), "LANGUAGE": "de"}, cwd=home, stdin=subprocess.DEVNULL, capture_output=True)
+    named = {name for line in log.read_text().splitlines() for name in re.findall(r'"([^"]*)"', line)}
+    assert str(path) in named
+    assert {name for name in named if name.startswith(f"{folder}/")} == {str(path)}
+    assert {name for name in named if name.endswith((".py", ".pyc", ".zip", "site-packages", "pyvenv.cfg"))} == set()

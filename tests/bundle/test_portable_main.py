@@ -26,6 +26,7 @@ print(json.dumps({
     "path": sys.path,
     "hooks": len(sys.path_hooks),
     "executable": sys.executable,
+    "prefixes": sorted({sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix}),
 }))
 """
 
@@ -43,6 +44,7 @@ def test_after_it_only_what_is_inside_can_be_imported(tmp_path: Path) -> None:
         "path": [],
         "hooks": 0,
         "executable": "/proc/self/exe",
+        "prefixes": ["/proc/self/exe"],
     }
 
 
