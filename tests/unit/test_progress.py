@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import os
+from pathlib import Path
 
 import pytest
 
@@ -69,7 +70,7 @@ def test_line_of_wide_characters_is_cut_before_it_wraps() -> None:
 
 def test_terminal_without_a_size_has_the_usual_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "get_terminal_size", lambda _number: os.terminal_size((0, 0)))
-    with open(os.devnull, "w+", encoding="utf-8") as stream:
+    with Path(os.devnull).open("w+", encoding="utf-8") as stream:
         assert Progress("x", 10, stream=stream, live=True)._columns() == 80
 
 
