@@ -1,15 +1,32 @@
-"""Nuitka's plugin of the portable build: packages of others become bytecode, which keeps the program small.
+"""Nuitka's plugin of the portable build.
+
+Packages of others become bytecode, which keeps the program small, and bytecode depends on the source alone.
 
 Nuitka loads this file by its path; the build itself never imports it.
 """
 
 from __future__ import annotations
 
+import warnings
+from contextlib import suppress
 from typing import Any
 
 from nuitka.plugins.PluginBase import NuitkaPluginBase  # type: ignore[import-not-found]
 
 COMPILED = ("launcher", "mindnano_infer")
+PACKAGES = frozenset(
+    {
+        "certifi",
+        "charset_normalizer",
+        "idna",
+        "jinja2",
+        "markupsafe",
+        "prompt_toolkit",
+        "requests",
+        "urllib3",
+        "wcwidth",
+    }
+)
 
 
 class MindnanoBytecode(NuitkaPluginBase):  # type: ignore[misc]
@@ -18,23 +35,24 @@ class MindnanoBytecode(NuitkaPluginBase):  # type: ignore[misc]
     plugin_name = "mindnano-bytecode"
     plugin_desc = "Keeps packages of others as bytecode."
 
+    def __init__(self) -> None:
+        """Has seen no module yet."""
+        self._seen: list[Any] = []
+
     def decideCompilation(self, module_name: Any) -> str | None:
         """`compiled`, `bytecode`, or None for Nuitka's own decision."""
         top = str(module_name).partition(".")[0]
         if top in COMPILED:
             return "compiled"
-        return "bytecode" if top in self.packages else None
+        return "bytecode" if top in PACKAGES else None
 
-    packages = frozenset(
-        {
-            "certifi",
-            "charset_normalizer",
-            "idna",
-            "jinja2",
-            "markupsafe",
-            "prompt_toolkit",
-            "requests",
-            "urllib3",
-            "wcwidth",
-        }
-    )
+    def onModuleSourceCode(self, module_name: Any, source_filename: str, source_code: str) -> str:
+        """Leaves the source as it is, and compiles it once for nothing.
+
+        How `marshal` writes a string depends on whether the process knows it already, so on which modules Nuitka happens
+        to have imported itself. With one copy of every module alive, every name is known.
+        """
+        with warnings.catch_warnings(), suppress(SyntaxError, ValueError):
+            warnings.simplefilter("ignore")
+            self._seen.append(compile(source_code, source_filename, "exec", dont_inherit=True))
+        return source_code
