@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,14 +54,17 @@ def merge(given: Mapping[str, Value], environ: Mapping[str, str], files: Sequenc
 
 def _from_file(path: Path) -> dict[str, Setting]:
     try:
-        with path.open("rb") as file:
-            data = file.read(_MAX_BYTES + 1)
+        with open(path, "rb", opener=_open_without_waiting) as file:
+            is_pipe = stat.S_ISFIFO(os.fstat(file.fileno()).st_mode)
+            data = b"" if is_pipe else file.read(_MAX_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except OSError as error:
         raise UsageError(
             "config-unreadable", f"{path} cannot be read: {error.strerror}", hint="correct its permissions or remove it"
         ) from error
+    if is_pipe:
+        raise UsageError("config-invalid", f"{path} is a pipe, expected a file", hint="remove it")
     if len(data) > _MAX_BYTES:
         raise UsageError("config-invalid", f"{path} is larger than {_MAX_BYTES} bytes; expected a few lines of TOML")
     import tomllib
@@ -78,6 +83,11 @@ def _from_file(path: Path) -> dict[str, Setting]:
         except ValueError as error:  # a number that is too long to be shown
             raise _wrong(f"{path}: {key}", str(error)) from error
     return settings
+
+
+def _open_without_waiting(path: str, flags: int) -> int:
+    """A pipe would wait for its writer for ever."""
+    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 def _from_toml(option: Option, value: object, path: Path) -> Value:

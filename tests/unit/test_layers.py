@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -97,6 +99,18 @@ def test_wrong_variable_is_an_error(name: str, value: str, part: str) -> None:
 def test_file_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot be read"):
         parse([], {}, [tmp_path])
+
+
+def test_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    os.mkfifo(path)
+    command = [sys.executable, "-m", "launcher", "--version"]
+    environ = {**os.environ, "XDG_CONFIG_HOME": str(tmp_path / "home")}
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "mindnano").symlink_to(tmp_path)
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 2
+    assert "is a pipe, expected a file" in done.stderr
 
 
 def test_huge_file_is_refused(tmp_path: Path) -> None:
