@@ -49,8 +49,8 @@ class MindnanoBytecode(NuitkaPluginBase):  # type: ignore[misc]
     def onModuleSourceCode(self, module_name: Any, source_filename: str, source_code: str) -> str:
         """Leaves the source as it is, and compiles it once for nothing.
 
-        How `marshal` writes a string depends on whether the process knows it already, so on which modules Nuitka happens
-        to have imported itself. With one copy of every module alive, every name is known.
+        How `marshal` writes a string depends on whether the process knows it already, so on which modules Nuitka
+        happens to have imported itself. With one copy of every module alive, every name is known.
         """
         with warnings.catch_warnings(), suppress(SyntaxError, ValueError):
             warnings.simplefilter("ignore")

@@ -186,7 +186,8 @@ def test_nothing_beside_the_program_is_looked_for(words: tuple[str, ...], tmp_pa
     folder.mkdir()
     path, log = copied(folder), tmp_path / "log"
     words = (strace, "-f", "-e", "trace=file", "-s", "4096", "-o", str(log), str(path), *words)
-    subprocess.run(words, env={"HOME": str(home), "LANGUAGE": "de"}, cwd=home, stdin=subprocess.DEVNULL, capture_output=True)
+    environ = {"HOME": str(home), "LANGUAGE": "de"}
+    subprocess.run(words, env=environ, cwd=home, stdin=subprocess.DEVNULL, capture_output=True)
     named = {name for line in log.read_text().splitlines() for name in re.findall(r'"([^"]*)"', line)}
     assert str(path) in named
     assert {name for name in named if name.startswith(f"{folder}/")} == {str(path)}
