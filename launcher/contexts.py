@@ -266,7 +266,7 @@ def table_text(table: ContextTable, texts: Catalogue) -> str:
     body += [_context_row(row, texts) for row in table.rows]
     lines += [*_aligned(body), ""]
     lines.append(texts("contexts-none" if table.largest is None else "contexts-largest", context=_largest_text(table)))
-    if any(row.verdict is Verdict.FITS and row.beyond_native for row in table.rows):
+    if any(row.beyond_native for row in planned):
         lines.append(texts("contexts-beyond-native", native=show_tokens(table.native)))
     if any(row.verdict is Verdict.BEYOND_PACKAGE for row in table.rows):
         lines.append(texts("contexts-beyond-package", limit=show_tokens(table.package_limit)))

@@ -110,6 +110,13 @@ def test_checkpoints_and_session_cache_count() -> None:
     assert (cached.idle, cached.full) == (plain.idle, plain.full + (1 << 20))
 
 
+@pytest.mark.parametrize("available", [None, full(16384), 0])
+def test_every_star_has_its_note(available: int | None) -> None:
+    lines = table_text(table(65536, 16384, available), Catalogue(Language.ENGLISH)).splitlines()
+    assert any(line.endswith("*") for line in lines)
+    assert any(line.startswith("* beyond the 16K") for line in lines)
+
+
 @pytest.mark.parametrize("language", list(Language))
 def test_text_has_every_part_and_fits_a_terminal(language: Language) -> None:
     found = table(65536, 16384, full(32768, kv_type=KvType.BF16, checkpoints=4))
