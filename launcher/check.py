@@ -80,6 +80,7 @@ def examine(
         *rknn.findings,
         *libc_findings(system, npu.usable, required),
         *memory_findings(system, need),
+        *cma_findings(system, has_iommu=npu.iommu if npu.usable else None),
         *limits_findings(system, None if need is None else need.bytes),
         *storage_findings(
             system, folders(environ, _model_folder(options, environ, package), has_package=package.path is not None)
@@ -88,7 +89,7 @@ def examine(
         *network_findings(system, options.host, options.port),
     ]
     if npu.usable:
-        found += [*cma_findings(system, has_iommu=npu.iommu), *domain_findings(need, npu.driver_version)]
+        found += domain_findings(need, npu.driver_version)
     if options.check_deep:
         scrub = Scrubber.of(environ, system)
         held = any(line.slug == "npu-held" for line in found)

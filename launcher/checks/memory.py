@@ -43,11 +43,11 @@ def memory_findings(system: SystemView, need: Need | None) -> tuple[Finding, ...
 
 def cma_findings(system: SystemView, *, has_iommu: bool | None) -> tuple[Finding, ...]:
     """Contiguous memory, which only an NPU without IOMMU needs; None where that is not known."""
-    if has_iommu is not False:
-        return ()
     facts = read_meminfo(system)
-    free = facts.get("CmaFree", 0)
-    values = {"free": format_bytes(free), "total": format_bytes(facts.get("CmaTotal", 0))}
+    free, total = facts.get("CmaFree", 0), facts.get("CmaTotal", 0)
+    values = {"free": format_bytes(free), "total": format_bytes(total)}
+    if has_iommu is not False:
+        return (ok(Group.MEMORY, "memory-cma-unneeded", **values),) if total else ()
     if free < _CMA_BYTES:
         return (warn(Group.MEMORY, "memory-cma-small", **values),)
     return (ok(Group.MEMORY, "memory-cma", **values),)

@@ -28,6 +28,7 @@ TEXTS: Final[Mapping[str, str]] = {
     "check-memory-zram": "swap {swap}, {zram} of it zram, which takes memory itself ({used} now); "
     "NPU buffers cannot be swapped",
     "check-memory-cma": "CMA: {free} free of {total}, for an NPU without IOMMU",
+    "check-memory-cma-unneeded": "CMA: {free} free of {total}; nothing here needs it",
     "check-memory-cma-small": "CMA: only {free} free of {total}, and this NPU has no IOMMU",
     "check-memory-cma-small-next": "start the kernel with cma=512M, or use an image whose NPU has its IOMMU on",
     "check-memory-npu-domains": "the weights ({weights}) fit into {used} of {domains} NPU address spaces: {per_domain}",

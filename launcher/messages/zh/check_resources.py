@@ -25,6 +25,7 @@ TEXTS: Final[Mapping[str, str]] = {
     "check-memory-swap": "交换空间 {swap}；NPU 缓冲区不能换出",
     "check-memory-zram": "交换空间 {swap}，其中 zram {zram}，它本身占用内存（现在 {used}）；NPU 缓冲区不能换出",
     "check-memory-cma": "CMA：空闲 {free}，共 {total}，用于没有 IOMMU 的 NPU",
+    "check-memory-cma-unneeded": "CMA：可用 {free}，共 {total}；这里不需要它",
     "check-memory-cma-small": "CMA：空闲只有 {free}，共 {total}，而这个 NPU 没有 IOMMU",
     "check-memory-cma-small-next": "用 cma=512M 启动内核，或换用打开了 NPU IOMMU 的系统镜像",
     "check-memory-npu-domains": "权重（{weights}）放得进 {domains} 个 NPU 地址空间中的 {used} 个：{per_domain}",
