@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Final
 
@@ -99,7 +99,11 @@ def _named_inputs(folder: Path, parts: ProgramParts, objects: list[Path]) -> Pro
 def _record(folder: Path, joined: Mapping[str, list[Archive]]) -> Mapping[str, object]:
     words = linker_command((folder / "linker.txt").read_text(encoding="utf-8"), PROGRAM)
     archives, objects = linked_files(words, folder, joined=joined)
-    return {"archives": [asdict(archive) for archive in archives], "objects": [asdict(entry) for entry in objects]}
+    # The engine's library and those that zig makes on the way hold names of this machine's cache, which do not get into
+    # the program: of these a digest would say nothing.
+    stages = {archive.name for parts in joined.values() for archive in parts}
+    named = [archive if archive.name in stages else replace(archive, sha256="") for archive in archives]
+    return {"archives": [asdict(archive) for archive in named], "objects": [asdict(entry) for entry in objects]}
 
 
 def _joined(folder: Path) -> list[Archive]:
