@@ -91,7 +91,8 @@ _OPTIONS: Final = (
     # It asks for its own version.
     "--include-distribution-metadata=prompt_toolkit",
     "--report-diffable",
-    "--assume-yes-for-downloads",
+    # Nothing is asked of any server.
+    "--update-check=never",
 )
 # Nuitka would patch the program that it links. Nobody takes that one, and the finished file may never be patched.
 _PATCHELF: Final = "#!/bin/sh\necho patchelf 0.18.0\n"
