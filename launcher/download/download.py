@@ -113,6 +113,7 @@ class Download:
                 hint="copy the release from another machine and give its folder: --download FOLDER",
             )
         self._sha256 = options.sha256
+        self._authorities = options.cacert
         self._folder = model_folder(options, environ)
         self._environ = environ
         self._texts = texts
@@ -306,7 +307,13 @@ class Download:
         if self._transport is None:
             hub = self._source if isinstance(self._source, HubSource) else None
             self._transport = self._open.enter_context(
-                Transport(self._environ, self._surroundings, hub=hub, plain_http=self._sha256 is not None)
+                Transport(
+                    self._environ,
+                    self._surroundings,
+                    hub=hub,
+                    plain_http=self._sha256 is not None,
+                    authorities=self._authorities,
+                )
             )
         return self._transport
 

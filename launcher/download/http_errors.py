@@ -203,7 +203,7 @@ def _certificate_failure(error: ssl.SSLCertVerificationError, host: str, now: da
     return NetworkError(
         "network-tls",
         f"{host} could not prove who it is: {error.verify_message}",
-        hint="check the address; for a company's own authority point SSL_CERT_FILE at its certificates",
+        hint="check the address; for a company's own authority: --cacert FILE, or SSL_CERT_FILE",
     )
 
 

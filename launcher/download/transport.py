@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 from urllib.parse import urlsplit
@@ -167,8 +168,11 @@ class Transport:
         *,
         hub: HubSource | None = None,
         plain_http: bool = False,
+        authorities: Path | None = None,
     ) -> None:
+        """`authorities` is a file of certificates that replaces all others, those of the environment too."""
         self._environ = environ
+        self._authorities = authorities
         self.surroundings = surroundings
         self._hub = hub
         self._policy = RedirectPolicy(environ, surroundings.addresses, hub=hub, plain_http=plain_http)
@@ -270,7 +274,9 @@ class Transport:
     def _adapter(self, scheme: str) -> HTTPAdapter:
         if scheme not in self._adapters:
             protected = scheme == "https"
-            self._adapters[scheme] = _TlsAdapter(_tls_context(self._environ)) if protected else HTTPAdapter()
+            self._adapters[scheme] = (
+                _TlsAdapter(_tls_context(self._environ, self._authorities)) if protected else HTTPAdapter()
+            )
         return self._adapters[scheme]
 
     def _accepted(self, response: requests.Response, url: str) -> Reply:
@@ -326,19 +332,21 @@ def _proxy_host(proxy: str) -> str:
     return host
 
 
-def _tls_context(environ: Mapping[str, str]) -> ssl.SSLContext:
-    """The authorities that a variable names; else those of the system and those of certifi.
+def _tls_context(environ: Mapping[str, str], authorities: Path | None) -> ssl.SSLContext:
+    """The given authorities, or those that a variable names; else those of the system and those of certifi.
 
     Vendor images are often old and lack new authorities; certifi lacks those that an administrator added.
     """
-    for name in _BUNDLES:
-        path = environ.get(name)
+    named = {"--cacert": str(authorities)} if authorities else {name: environ.get(name, "") for name in _BUNDLES}
+    for name, path in named.items():
         if path:
             try:
                 return ssl.create_default_context(cafile=path)
             except (OSError, ssl.SSLError) as error:
                 raise UsageError(
-                    "ca-bundle", f"{name} names {path}, which holds no certificates: {error}", hint=f"unset {name}"
+                    "ca-bundle",
+                    f"{name} names {path}, which holds no certificates: {error}",
+                    hint=f"give a file of certificates in PEM form, or leave {name} out",
                 ) from error
     context = ssl.create_default_context()
     with suppress(OSError, ssl.SSLError):  # the system's own stay

@@ -9,7 +9,7 @@ from launcher.options.table import OPTIONS, Command, Option
 PROGRAM = "mindnano-infer"
 _CONTEXTS = ("4K", "8K", "16K", "32K", "64K", "128K", "256K")
 # Options whose values are files or folders; the shell completes those itself.
-_FILES = {"model", "log"}
+_FILES = {"cacert", "model", "log"}
 _FOLDERS = {"model-dir"}
 # Commands whose own value is a folder, and the one whose value is a shell; the others need no more than their name.
 _FOLDER_COMMANDS = (Command.VERIFY, Command.UNPACK)

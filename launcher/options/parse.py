@@ -58,6 +58,7 @@ class Options:
     host: str
     port: int
     sha256: str | None
+    cacert: Path | None
     offline: bool
     assume_board: str | None
     report: bool
@@ -133,6 +134,7 @@ def parse(words: Sequence[str], environ: Mapping[str, str], files: Sequence[Path
         host=value["host"],
         port=value["port"],
         sha256=value["sha256"],
+        cacert=value["cacert"],
         offline=value["offline"],
         assume_board=value["assume-board"],
         report=value["report"],

@@ -259,6 +259,14 @@ OPTIONS: Final[tuple[Option, ...]] = (
         commands=_DOWNLOAD,
         configurable=False,
     ),
+    Option(
+        name="cacert",
+        group="download",
+        parse=_path,
+        default=None,
+        metavar="FILE.pem",
+        commands=_DOWNLOAD | _TALK,
+    ),
     _switch("offline", "download", _DOWNLOAD | _TALK),
     Option(
         name="assume-board", group="check", parse=str, default=None, metavar="SOC", commands=_CHECK, configurable=True

@@ -90,6 +90,18 @@ def test_bundle_that_holds_nothing_is_named(bench: Bench, sound: FaultServer) ->
     assert caught.value.slug == "ca-bundle"
 
 
+def test_given_authorities_replace_those_of_the_environment(
+    authority: Authority, bench: Bench, sound: FaultServer
+) -> None:
+    given = bench.environ.pop("SSL_CERT_FILE")
+    empty = bench.folder / "empty.pem"
+    empty.write_text("nothing")
+    bench.environ["SSL_CERT_FILE"] = str(empty)
+    assert bench.get(sound.url("/x.l3r"), *GIVEN, "--cacert", given).read_bytes() == DATA
+    with pytest.raises(UsageError, match="--cacert"):
+        bench.get(sound.url("/x.l3r"), *GIVEN, "--cacert", str(empty))
+
+
 def test_server_that_speaks_no_tls_is_named(bench: Bench) -> None:
     with FaultServer() as plain, pytest.raises(NetworkError) as caught:
         bench.get(plain.url("/x.l3r").replace("http:", "https:"), *GIVEN)

@@ -70,4 +70,5 @@ TEXTS: Final[Mapping[str, str]] = {
     "help-list-payload": "list the files inside this program",
     "help-unpack": "write the files inside this program into a new folder",
     "help-verify-self": "check this program's own file, part by part",
+    "help-cacert": "certificates to trust instead of the usual ones",
 }

@@ -66,4 +66,5 @@ TEXTS: Final[Mapping[str, str]] = {
     "help-list-payload": "列出程序自带的文件",
     "help-unpack": "把程序自带的文件写入新目录",
     "help-verify-self": "逐部分校验程序文件自身",
+    "help-cacert": "只信任此文件中的证书",
 }
