@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TextIO
 
-from launcher.errors import EXIT_SIGTERM, ContextFull, UsageError
+from launcher.errors import EXIT_SIGHUP, EXIT_SIGTERM, ContextFull, UsageError
 from launcher.generate import StopReason
 from launcher.model import Talk
 from launcher.progress import Progress, format_bytes
@@ -131,8 +131,8 @@ def run_chat(talk: Talk, console: Console, read_line: Callable[[], str]) -> int:
         except ContextFull:
             console.say("chat-context", context=talk.context)
             continue
-        if caught.exit_code == EXIT_SIGTERM:
-            return EXIT_SIGTERM
+        if caught.exit_code in {EXIT_SIGHUP, EXIT_SIGTERM}:
+            return caught.exit_code
         _say_reason(talk, console)
 
 

@@ -16,7 +16,15 @@ from types import FrameType
 from typing import TextIO
 
 from launcher import __version__
-from launcher.errors import EXIT_SIGINT, EXIT_SIGTERM, InternalError, MindnanoError, ResourceError, UsageError
+from launcher.errors import (
+    EXIT_SIGHUP,
+    EXIT_SIGINT,
+    EXIT_SIGTERM,
+    InternalError,
+    MindnanoError,
+    ResourceError,
+    UsageError,
+)
 from launcher.messages import Catalogue, Language
 from launcher.options.parse import Options, language_of, parse
 from launcher.options.table import ColorMode, Command
@@ -96,6 +104,8 @@ def _speak_utf8() -> None:
 
 def _run(options: Options, texts: Catalogue, environ: Mapping[str, str]) -> int:
     signal.signal(signal.SIGTERM, _terminate)  # ends in good order, whatever runs
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup asks for that
+        signal.signal(signal.SIGHUP, _terminate)
     run = _COMMANDS.get(options.command)
     return _talk(options, texts, environ) if run is None else run(options, texts, environ)
 
@@ -238,8 +248,8 @@ def _line_reader(stream: TextIO, color: ColorMode) -> Callable[[], str]:
     return line_reader(stream, color)
 
 
-def _terminate(_number: int, _frame: FrameType | None) -> None:
-    raise SystemExit(EXIT_SIGTERM)
+def _terminate(number: int, _frame: FrameType | None) -> None:
+    raise SystemExit(EXIT_SIGHUP if number == signal.SIGHUP else EXIT_SIGTERM)
 
 
 _COMMANDS: Mapping[Command, Callable[[Options, Catalogue, Mapping[str, str]], int]] = {

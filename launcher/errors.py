@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Final, Self
 
+EXIT_SIGHUP: Final = 129
 EXIT_SIGINT: Final = 130
 EXIT_SIGTERM: Final = 143
 

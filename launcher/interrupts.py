@@ -14,12 +14,12 @@ from types import FrameType
 from typing import Final
 
 Handler = Callable[[int, FrameType | None], object]
-_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextmanager
 def held_back() -> Iterator[Callable[[], bool]]:
-    """Within this context SIGINT and SIGTERM wait; their handlers run at its end.
+    """Within this context SIGINT, SIGTERM and SIGHUP wait; their handlers run at its end.
 
     Yields:
         A function that says whether one came, so that the work can stop. Outside the main thread, which alone runs

@@ -13,10 +13,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from queue import SimpleQueue
 from types import FrameType
+from typing import Final
 
 from launcher.conversation import Conversation
-from launcher.errors import EXIT_SIGINT, EXIT_SIGTERM, InternalError
+from launcher.errors import EXIT_SIGHUP, EXIT_SIGINT, EXIT_SIGTERM, InternalError
 from launcher.reply import Piece
+
+_EXIT_CODES: Final = {signal.SIGINT: EXIT_SIGINT, signal.SIGTERM: EXIT_SIGTERM, signal.SIGHUP: EXIT_SIGHUP}
 
 
 @dataclass(slots=True)
@@ -30,7 +33,7 @@ class Caught:
         """What the program exits with if it ends because of this; 0 without a signal."""
         if self.number is None:
             return 0
-        return EXIT_SIGINT if self.number == signal.SIGINT else EXIT_SIGTERM
+        return _EXIT_CODES[signal.Signals(self.number)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +46,17 @@ class _Reading:
 
 @contextmanager
 def stopping(cancel: Callable[[], None]) -> Iterator[Caught]:
-    """Within this context SIGINT and SIGTERM call `cancel` instead of ending the program. Main thread only."""
+    """Within this context SIGINT, SIGTERM and SIGHUP call `cancel` instead of ending the program. Main thread only.
+
+    A signal that was ignored when the program started stays ignored.
+    """
     caught = Caught()
 
     def handle(number: int, _frame: FrameType | None) -> None:
         caught.number = number
         cancel()
 
-    numbers = (signal.SIGINT, signal.SIGTERM)
+    numbers = [number for number in _EXIT_CODES if signal.getsignal(number) is not signal.SIG_IGN]
     before = [signal.signal(number, handle) for number in numbers]
     try:
         yield caught

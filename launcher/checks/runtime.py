@@ -59,7 +59,7 @@ def engine_view() -> EngineView:
 
 
 def rknn_view(system: SystemView, environ: Mapping[str, str]) -> RknnView:
-    """Looks at the runtime that this program carries, and names the copies that the system has."""
+    """Looks at the runtime that this program carries, or else borrows one; names the copies that the system has."""
     try:
         path = rknn_runtime(environ)
     except MindnanoError as error:
@@ -70,6 +70,11 @@ def rknn_view(system: SystemView, environ: Mapping[str, str]) -> RknnView:
         slug = "runtime-rknn-relative" if named else "runtime-rknn-none"
         status = Status.WARN if named else Status.SKIP
         library, line = None, _line(status, slug, {"variable": RUNTIME_VARIABLE, "path": named})
+        borrowed = None if named else _borrowed(system)
+        if borrowed is not None:
+            path = borrowed.path
+            facts = {"version": borrowed.version, "sha256": borrowed.sha256, "path": path}
+            library, line = borrowed, _line(Status.OK, "runtime-rknn-borrowed", facts)
     else:
         library, line = _carried(system, path)
     copies = tuple(
@@ -78,6 +83,17 @@ def rknn_view(system: SystemView, environ: Mapping[str, str]) -> RknnView:
         if place != path
     )
     return RknnView(library=library, findings=(line, *copies))
+
+
+def _borrowed(system: SystemView) -> RknnLibrary | None:
+    """The first copy in the system's own folders that is known to be good, for a program that carries none."""
+    for place, version in system_copies(system, {}):
+        if judge(version) is not Judgement.GOOD:
+            continue
+        found = read_library(system, place)
+        if found is not None and not found.trouble and not found.missing and found.machine == system.host.machine:
+            return found
+    return None
 
 
 def _carried(system: SystemView, path: str) -> tuple[RknnLibrary | None, Finding]:

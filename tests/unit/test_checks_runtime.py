@@ -127,8 +127,22 @@ def test_stale_system_copies_are_named_and_not_used(tmp_path: Path, arm_library:
     assert all("not used" in line.text(ENGLISH) and line.status is Status.OK for line in view.findings[1:])
 
 
-def test_system_copy_alone_is_not_loaded(tmp_path: Path, arm_library: bytes) -> None:
-    view = rknn_view(Board().file("/usr/lib/librknnrt.so", arm_library).build(tmp_path), {})
+def test_good_system_copy_is_borrowed_where_none_is_carried(tmp_path: Path, arm_library: bytes) -> None:
+    board = Board().file("/usr/lib/librknnrt.so", b"..librknnrt version: 2.3.2 (a@b)..")
+    board.file("/usr/lib64/librknnrt.so", arm_library)
+    view = rknn_view(board.build(tmp_path), {})
+    assert view.library is not None
+    assert view.library.path == "/usr/lib64/librknnrt.so"
+    assert [line.slug for line in view.findings] == ["runtime-rknn-borrowed", "runtime-rknn-system"]
+    assert "/usr/lib64/librknnrt.so" in view.findings[0].text(ENGLISH)
+
+
+@pytest.mark.parametrize("version", [b"1.4.0", b"2.2.0", b"1.5.2", b"2.4.0"])
+def test_system_copy_that_is_not_known_to_be_good_is_not_loaded(
+    tmp_path: Path, arm_library: bytes, version: bytes
+) -> None:
+    data = with_version(arm_library, version)
+    view = rknn_view(Board().file("/usr/lib/librknnrt.so", data).build(tmp_path), {})
     assert view.library is None
     assert [line.slug for line in view.findings] == ["runtime-rknn-none", "runtime-rknn-system"]
 

@@ -54,7 +54,7 @@ def test_version() -> None:
 def test_exit_codes_are_listed_as_the_errors_have_them() -> None:
     listed = {int(line.split()[0]) for line in run("--help-exit-codes").stdout.decode().splitlines()}
     used = {cls.exit_code for cls in MindnanoError.__subclasses__()}
-    assert used | {0, 1, 130, 143} == listed
+    assert used | {0, 1, 129, 130, 143} == listed
     assert "internal" in en.TEXTS["exit-codes"]
 
 
@@ -184,7 +184,7 @@ def test_prompt_longer_than_the_context_is_refused() -> None:
     assert b"context-full" in done.stderr
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_signals_end_a_single_answer_with_their_code(number: signal.Signals, code: int) -> None:
     """With this seed the answer has 10 KB; the pipe takes 4, so the answer cannot end before the signal comes."""
     require_demo()

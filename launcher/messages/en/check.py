@@ -27,6 +27,8 @@ TEXTS: Final[Mapping[str, str]] = {
     "check-runtime-rknn-unpacked": "the Rockchip runtime that this program carries cannot be used: {message}",
     "check-runtime-rknn-unpacked-next": "{hint}",
     "check-runtime-rknn-none": "this build carries no Rockchip runtime, and the CPU needs none",
+    "check-runtime-rknn-borrowed": "librknnrt {version} of this system, since this build carries none; "
+    "sha256 {sha256}, {path}",
     "check-runtime-rknn-relative": "{variable} is {path}, which is no absolute path; it is not used",
     "check-runtime-rknn-relative-next": "give the whole path of librknnrt.so in {variable}",
     "check-runtime-rknn-missing": "the Rockchip runtime cannot be read: {path}",

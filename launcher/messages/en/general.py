@@ -25,6 +25,7 @@ TEXTS: Final[Mapping[str, str]] = {
         "8    signature or trust\n"
         "9    engine could not load\n"
         "10   engine crashed\n"
+        "129  stopped by SIGHUP (the terminal went away)\n"
         "130  stopped by SIGINT (Ctrl-C)\n"
         "143  stopped by SIGTERM"
     ),

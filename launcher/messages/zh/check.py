@@ -25,6 +25,7 @@ TEXTS: Final[Mapping[str, str]] = {
     "check-runtime-rknn-unpacked": "本程序自带的 Rockchip 运行库无法使用：{message}",
     "check-runtime-rknn-unpacked-next": "{hint}",
     "check-runtime-rknn-none": "这个版本不带 Rockchip 运行库，用 CPU 计算不需要它",
+    "check-runtime-rknn-borrowed": "这个版本不带运行库，使用系统的 librknnrt {version}；sha256 {sha256}，{path}",
     "check-runtime-rknn-relative": "{variable} 是 {path}，不是绝对路径，因此不用",
     "check-runtime-rknn-relative-next": "在 {variable} 中给出 librknnrt.so 的完整路径",
     "check-runtime-rknn-missing": "无法读取 Rockchip 运行库：{path}",

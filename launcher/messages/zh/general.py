@@ -25,6 +25,7 @@ TEXTS: Final[Mapping[str, str]] = {
         "8    签名或信任问题\n"
         "9    引擎无法加载\n"
         "10   引擎崩溃\n"
+        "129  被 SIGHUP 停止（终端已断开）\n"
         "130  被 SIGINT（Ctrl-C）停止\n"
         "143  被 SIGTERM 停止"
     ),
