@@ -63,7 +63,7 @@ def program(target: str, tmp_path_factory: pytest.TempPathFactory) -> Packed:
     step = plan([pipeline.stages(target)["python_runtime"]])[-1]
     runtime = Store.of_user().find(step)
     if runtime is None:
-        pytest.skip(f"not built: python -m bundle --until python_runtime --target {target}")
+        unavailable(f"not built: python -m bundle --until python_runtime --target {target}")
     python = runtime / "python"
     folder = tmp_path_factory.mktemp(target)
     (folder / "bin").mkdir()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -129,9 +130,28 @@ def test_version_and_help_import_nothing_heavy(argument: str) -> None:
     assert "exit codes" in result.stdout or argument == "--version"
 
 
-@pytest.mark.parametrize("script", ["quantize_model", "pack_model", "benchmark"])
+@pytest.mark.parametrize("script", ["quantize_model", "pack_model", "benchmark", "build_portable"])
 def test_scripts_are_doors_to_their_commands(script: str) -> None:
     """By any Python: the one that runs the script has none of our packages."""
     command = [sys.executable, "-S", f"scripts/{script}.py", "--help"]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, env={"PATH": ""})
     assert result.stdout.startswith("usage: mindnano ")
+
+
+@pytest.mark.parametrize("code", [0, 6])
+def test_a_script_sets_a_fresh_checkout_up_first(code: int, tmp_path: Path) -> None:
+    scripts, program = tmp_path / "scripts", tmp_path / ".venv" / "bin" / "mindnano"
+    scripts.mkdir()
+    for name in ("door.py", "build_portable.py"):
+        shutil.copy(ROOT / "scripts" / name, scripts)
+    (scripts / "setup_checkout.py").write_text(
+        "import pathlib, sys\n"
+        f"program = pathlib.Path({str(program)!r})\n"
+        "program.parent.mkdir(parents=True)\n"
+        "program.write_text('#!/bin/sh\\necho \"$@\"\\n')\n"
+        "program.chmod(0o755)\n"
+        f"sys.exit(0 if sys.argv[1:] == ['run'] and not {code} else {code})\n"
+    )
+    command = [sys.executable, "-S", str(scripts / "build_portable.py"), "--explain"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (code, "" if code else "bundle --explain\n"), done.stderr
