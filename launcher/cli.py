@@ -6,25 +6,16 @@ import errno
 import io
 import json
 import os
-import signal
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 from typing import TextIO
 
 from launcher import __version__
-from launcher.errors import (
-    EXIT_SIGHUP,
-    EXIT_SIGINT,
-    EXIT_SIGTERM,
-    InternalError,
-    MindnanoError,
-    ResourceError,
-    UsageError,
-)
+from launcher.errors import EXIT_SIGINT, InternalError, MindnanoError, ResourceError, UsageError
+from launcher.interrupts import end_in_good_order
 from launcher.messages import Catalogue, Language
 from launcher.options.parse import Options, language_of, parse
 from launcher.options.table import ColorMode, Command
@@ -103,9 +94,7 @@ def _speak_utf8() -> None:
 
 
 def _run(options: Options, texts: Catalogue, environ: Mapping[str, str]) -> int:
-    signal.signal(signal.SIGTERM, _terminate)  # ends in good order, whatever runs
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup asks for that
-        signal.signal(signal.SIGHUP, _terminate)
+    end_in_good_order()
     run = _COMMANDS.get(options.command)
     return _talk(options, texts, environ) if run is None else run(options, texts, environ)
 
@@ -246,10 +235,6 @@ def _line_reader(stream: TextIO, color: ColorMode) -> Callable[[], str]:
     from launcher.line_editor import line_reader
 
     return line_reader(stream, color)
-
-
-def _terminate(number: int, _frame: FrameType | None) -> None:
-    raise SystemExit(EXIT_SIGHUP if number == signal.SIGHUP else EXIT_SIGTERM)
 
 
 _COMMANDS: Mapping[Command, Callable[[Options, Catalogue, Mapping[str, str]], int]] = {

@@ -1,4 +1,4 @@
-/* What runs before `main` in the portable program: it checks its own file, then cleans its environment.
+/* What runs before `main` in the portable program: it sees to signals, checks its own file, cleans its environment.
  *
  * The check hashes the whole file that runs. A file that was cut, extended, stripped or changed ends here with one
  * sentence on stderr and the exit code of a damaged package; nothing in the environment or on the command line changes
@@ -12,6 +12,7 @@
 #endif
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
@@ -29,9 +30,13 @@
 #define EXIT_UNSUPPORTED 3
 #define EXIT_DAMAGED 4
 
+/* The exit code of a program that a signal ended, as shells count it. */
+#define EXIT_SIGNAL 128
+
 /* Lower ones are the C library's. */
 #define BEFORE_EVERYTHING 101
-#define AFTER_CHECK 102
+#define CHECK 102
+#define AFTER_CHECK 103
 
 extern char **environ;
 
@@ -44,6 +49,22 @@ static _Noreturn void refuse(int code, const char *message) {
     (void)syscall(SYS_write, STDERR_FILENO, message, strlen(message));
     for (;;) {
         (void)syscall(SYS_exit_group, code);
+    }
+}
+
+static void end_by_signal(int number) { _exit(EXIT_SIGNAL + number); }
+
+/* Until the launcher has handlers of its own (launcher/interrupts.py), these signals end the program at once with their
+ * documented codes. The interpreter leaves a handler that it finds alone; its own for SIGINT would raise an exception in
+ * the midst of its start. Signals that are ignored stay ignored. */
+__attribute__((constructor(BEFORE_EVERYTHING))) static void end_on_signals(void) {
+    static const int numbers[] = {SIGINT, SIGTERM, SIGHUP};
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {
+        struct sigaction action;
+        if (sigaction(numbers[i], NULL, &action) == 0 && action.sa_handler == SIG_DFL) {
+            action.sa_handler = end_by_signal;
+            (void)sigaction(numbers[i], &action, NULL);
+        }
     }
 }
 
@@ -153,7 +174,7 @@ static void check_file(int fd) {
     }
 }
 
-__attribute__((constructor(BEFORE_EVERYTHING))) static void check_itself(void) {
+__attribute__((constructor(CHECK))) static void check_itself(void) {
     uint64_t started = now();
     /* Always the file that runs, whatever its name is by now and wherever it was moved. */
     long fd = syscall(SYS_openat, AT_FDCWD, "/proc/self/exe", O_RDONLY | O_CLOEXEC);

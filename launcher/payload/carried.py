@@ -54,8 +54,8 @@ def carried_bytes(name: str) -> bytes | None:
 def rknn_runtime(environ: Mapping[str, str]) -> str | None:
     """Absolute path of the librknnrt.so that this program may load, or None where it carries none.
 
-    Copies that the system has are left alone: boards carry versions of all ages under the same name. The carried one has
-    a path in memory, which processes that this one starts can open too while it lives.
+    Copies that the system has are left alone: boards carry versions of all ages under the same name. The carried one
+    has a path in memory, which processes that this one starts can open too while it lives.
 
     Raises:
         EngineError: there is no place to load it from.

@@ -19,7 +19,7 @@ from tests.support.certificates import DAY, Authority
 from tests.support.fault_server import Fault, FaultServer
 from tests.support.packages import write_package
 
-ENDED = {signal.SIGTERM: 143, signal.SIGINT: 130}
+ENDED = {signal.SIGTERM: 143, signal.SIGINT: 130, signal.SIGHUP: 129}
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ import os
 import random
 import resource
 import shutil
+import signal
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -217,6 +218,27 @@ def test_aarch64_program_checks_itself_with_every_glibc(arm: Packed, release: st
     assert done.returncode == 0, done.stderr
     assert "environment STAYS=1" in done.stdout
     assert "PYTHONHOME" not in done.stdout
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
+def test_a_signal_before_the_launcher_has_handlers_ends_it_with_its_code(
+    packed: Packed, number: signal.Signals
+) -> None:
+    with subprocess.Popen([packed.path, "wait"], env={}, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"waiting\n"
+        process.send_signal(number)
+        assert process.wait(60) == 128 + number
+
+
+def test_a_signal_that_was_ignored_stays_ignored(packed: Packed) -> None:
+    words = ["sh", "-c", 'trap "" INT; exec "$0" wait', str(packed.path)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"waiting\n"
+        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 128 + signal.SIGTERM
 
 
 def test_unsealed_program_is_what_the_linker_writes(tmp_path: Path) -> None:

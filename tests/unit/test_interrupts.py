@@ -1,8 +1,10 @@
-"""A Ctrl-C that is lost, or printed as a trace, because it came while the engine was calling back."""
+"""A Ctrl-C that is lost, or printed as a trace, because it came while the engine called back or a module was loaded."""
 
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from types import FrameType
@@ -11,7 +13,9 @@ from typing import Any
 import pytest
 
 from launcher.integrity.hashing import sha256_file
-from launcher.interrupts import held_back
+from launcher.interrupts import end_in_good_order, held_back
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 class Ended(BaseException):
@@ -114,4 +118,44 @@ def test_a_signal_while_handlers_are_given_back_loses_none(monkeypatch: pytest.M
     finally:
         monkeypatch.undo()
         for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+
+
+IMPORTING = """
+import os, pathlib, signal, sys
+sys.path.insert(0, sys.argv[1])
+from launcher.interrupts import end_in_good_order
+end_in_good_order()
+try:
+    import slow
+    import time
+    time.sleep(60)
+finally:
+    print(sorted({"slow", "slow_part"} & set(sys.modules)), slow.whole)
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, -signal.SIGINT), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
+def test_a_signal_waits_until_a_module_is_whole(number: signal.Signals, code: int, tmp_path: Path) -> None:
+    """Python itself ends by SIGINT where nobody takes the KeyboardInterrupt."""
+    (tmp_path / "slow.py").write_text("import slow_part\nwhole = slow_part.whole\n")
+    (tmp_path / "slow_part.py").write_text(
+        f"import signal, time\nsignal.raise_signal({int(number)})\ntime.sleep(0.05)\nwhole = True\n"
+    )
+    words = [sys.executable, "-c", IMPORTING, str(tmp_path)]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=50)
+    assert (done.returncode, done.stdout) == (code, "['slow', 'slow_part'] True\n"), done.stderr
+
+
+def test_signals_that_are_ignored_stay_ignored() -> None:
+    before = [(number, signal.getsignal(number)) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+    try:
+        for number, _ in before:
+            signal.signal(number, signal.SIG_IGN)
+        end_in_good_order()
+        assert {signal.getsignal(number) for number, _ in before} == {signal.SIG_IGN}
+    finally:
+        for number, handler in before:
             signal.signal(number, handler)

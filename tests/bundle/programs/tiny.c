@@ -1,13 +1,23 @@
-/* A program that shows its environment and what it found out about itself before main. */
+/* A program that shows its environment and what it found out about itself before main. With an argument it says that it
+ * is there, and waits for a signal. */
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "start.h"
 
 extern char **environ;
 
-int main(void) {
+int main(int count, char **words) {
     const l3_start *s = l3_start_facts();
+    (void)words;
+    if (count > 1) {
+        (void)puts("waiting");
+        (void)fflush(stdout);
+        for (;;) {
+            (void)pause();
+        }
+    }
     for (char **entry = environ; *entry != NULL; entry++) {
         printf("environment %s\n", *entry);
     }
