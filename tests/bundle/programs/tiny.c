@@ -1,5 +1,5 @@
-/* A program that shows its environment and what it found out about itself before main. With an argument it says that it
- * is there, and waits for a signal. */
+/* A program that shows its environment and what it found out about itself before main. Asked to wait, it says that
+ * it is there, and waits for a signal. */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -10,8 +10,7 @@ extern char **environ;
 
 int main(int count, char **words) {
     const l3_start *s = l3_start_facts();
-    (void)words;
-    if (count > 1) {
+    if (count > 1 && strcmp(words[1], "wait") == 0) {
         (void)puts("waiting");
         (void)fflush(stdout);
         for (;;) {
