@@ -32,6 +32,7 @@ def build_stand_in(
             "-O1",
             "-g0",
             "-shared",
+            "-Wl,--strip-debug",  # the start files of zig's C library remember the folder that they were compiled in
             "-fPIC",
             "-fvisibility=hidden",
             "-D_GNU_SOURCE",
