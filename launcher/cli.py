@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import TextIO
 
 from launcher import __version__
-from launcher.errors import EXIT_SIGINT, InternalError, MindnanoError, ResourceError, UsageError
+from launcher.errors import EXIT_SIGHUP, EXIT_SIGINT, InternalError, MindnanoError, ResourceError, UsageError
 from launcher.interrupts import end_in_good_order
 from launcher.messages import Catalogue, Language
 from launcher.options.parse import Options, language_of, parse
 from launcher.options.table import ColorMode, Command
-from launcher.terminal import abandon_stdout
+from launcher.terminal import abandon_stdout, let_go_of_lost_terminal
 
 _NPU_CHILD = "--npu-child"  # how --check=deep starts this program for its self-test
 _NO_THREAD = "can't start new thread"  # what Python says; it has no class of its own
@@ -47,10 +47,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return error.exit_code
     except KeyboardInterrupt:
         return EXIT_SIGINT
+    except SystemExit as end:
+        if end.code:  # a signal, and the terminal may be gone
+            let_go_of_lost_terminal()
+        raise
     except BrokenPipeError:  # the reader of stdout has seen enough
         abandon_stdout()
         return 0
     except Exception as error:
+        if isinstance(error, OSError) and error.errno == errno.EIO and let_go_of_lost_terminal():
+            return EXIT_SIGHUP  # whether its signal or the failed write came first
         short = _short_of(error)
         if short is not None:
             print(texts.error(short), file=sys.stderr)

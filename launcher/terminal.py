@@ -60,6 +60,23 @@ def abandon_stdout() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def let_go_of_lost_terminal() -> bool:
+    """Sends what a stream holds but cannot write nowhere; else the interpreter would end with a code of its own.
+
+    Returns:
+        Whether there was such a stream.
+    """
+    lost = False
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            lost = True
+            with suppress(OSError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    return lost
+
+
 class Console:
     """The two output streams of the program."""
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import itertools
-import signal
 import sys
 import time
 from collections.abc import Iterator
 
 from launcher.chat import run_chat
-from launcher.cli import _terminate
 from launcher.conversation import Conversation, Ports
 from launcher.event_log import EventLog
+from launcher.interrupts import end_in_good_order
 from launcher.line_editor import line_reader
 from launcher.loading import LoadedMemory
 from launcher.memory_plan import ProcessPlan, Usage
@@ -55,7 +54,7 @@ class Parrot:
 
 
 def main() -> int:
-    signal.signal(signal.SIGTERM, _terminate)
+    end_in_good_order()
     session = FakeSession()
     ports = Ports(
         text=FakeText(),

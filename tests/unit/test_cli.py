@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -316,3 +317,23 @@ def test_empty_value_of_a_command_is_not_the_current_folder(flag: str) -> None:
     done = run(f"{flag}=")
     assert done.returncode == 2
     assert f"the value of {flag} is empty" in done.stderr.decode()
+
+
+@pytest.mark.parametrize("asked", [b"", b"go on\r"], ids=["prompt", "answer"])
+def test_a_lost_terminal_ends_the_chat_with_its_code(asked: bytes) -> None:
+    """Nothing can be written by then, which must not become the interpreter's own exit code."""
+    require_demo()
+    options = ["--think", "off", "--temperature", "100", "--top-k", "0", "--top-p", "1", "--seed", "3"]
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(ROOT)
+        os.execve(sys.executable, [sys.executable, "-m", "launcher", "--demo", *options], {**ENVIRON, "TERM": "dumb"})
+    shown = b""
+    while b"> " not in shown:
+        shown += os.read(terminal, 4096)
+    if asked:
+        os.write(terminal, asked)
+        while b"\n" not in shown.partition(b"go on")[2].strip(b"\r\n ") and len(shown) < 4000:
+            shown += os.read(terminal, 4096)
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 129
