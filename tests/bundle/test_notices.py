@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import io
-import random
 import re
 import shutil
-import subprocess
 import tarfile
 import tomllib
 from collections.abc import Iterator
@@ -25,27 +22,18 @@ from bundle.store import Store
 from engine import icu
 from engine.fetch import Archive as SourceArchive
 from engine.fetch import cache_root, file_sha256
-from engine.toolchain import TARGETS, find_zig
-from launcher.errors import PackageError, UsageError
-from launcher.payload import notices as shown
-from launcher.payload.file import is_safe_name
 from notices.collect import Inventory, Kind, Ownership, PayloadFile, assign_owners
-from notices.compilation import normalised_name, parse_report
-from notices.components import Component, Text, license_fault, load_components, read_texts
+from notices.compilation import normalised_name
+from notices.components import Component, Text, license_fault, load_components
 from notices.errors import NoticeError
-from notices.linked import Archive, ObjectFile, linked_files, linker_command, read_archive
-from notices.render import DOCUMENT, INDEX, SCHEMA, VERSION, render_notices
+from notices.linked import Archive, ObjectFile
 from tests.bundle.inventories import (
     ARCHIVES,
     OBJECTS,
     PACKAGES,
     PAYLOAD,
-    REPORT,
-    ROCKCHIP_TEXT,
-    SUPPLIED,
     inventory,
     module,
-    with_known_terms,
 )
 from tests.support.availability import unavailable
 
@@ -62,11 +50,6 @@ COMMON_LICENCES = Path("/usr/share/common-licenses")
 
 def component(key: str) -> Component:
     return next(one for one in COMPONENTS if one.key == key)
-
-
-@pytest.fixture(scope="module")
-def ownership() -> Ownership:
-    return assign_owners(inventory(), with_known_terms(COMPONENTS))
 
 
 def faults(build: Inventory) -> list[str]:
@@ -338,197 +321,3 @@ def test_distributions_on_disk_become_origins(tmp_path: Path) -> None:
         "pypi:nuitka": "4.3.3",
     }
     assert found["pypi:nuitka"].sha256 == file_sha256(sdist)
-
-
-# What Nuitka and the linker say
-
-
-def test_report_of_nuitka_is_understood() -> None:
-    report = parse_report(REPORT.read_bytes(), REPORT.name)
-    assert report.version == "4.3.3"
-    assert report.metadata == ("idna",)
-    assert report.distributions == {"idna": "3.20"}
-    modules = {entry.name: entry for entry in report.modules}
-    assert len(modules) == 10
-    assert modules["idna.core"].distributions == ("idna",)
-    assert not modules["idna.core"].stdlib
-    assert modules["json.scanner"].stdlib
-    assert modules["__main__"].kind == "PythonMainModule"
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "fault"),
-    [
-        ('completion="yes"', 'completion="error exit (1)"', "did not complete"),
-        ("nuitka-compilation-report", "report", "outermost element"),
-        ('kind="PythonMainModule"', 'kind="NewKind"', "NewKind"),
-        ('kind="PythonMainModule"', 'kind="CompiledPythonModule"', "no main module"),
-        ('name="idna.core" kind', 'name="idna" kind', "more than once"),
-        (' source_path="app.py"', "", "lacks source_path"),
-        ("</nuitka-compilation-report>", "", "no XML"),
-        ("<nuitka-compilation-report ", "<!DOCTYPE x><nuitka-compilation-report ", "entities"),
-    ],
-)
-def test_report_that_is_not_whole_is_refused(old: str, new: str, fault: str) -> None:
-    text = REPORT.read_text(encoding="utf-8")
-    assert old in text
-    with pytest.raises(NoticeError, match=fault):
-        parse_report(text.replace(old, new).encode(), "report.xml")
-
-
-ZIG = str(find_zig()[0])
-NAMES = ["a.o", "sixteen_chars_.o", "a_name_that_is_longer_than_sixteen_bytes.o", "with space.o"]
-
-
-@pytest.mark.parametrize("form", ["gnu", "bsd", "darwin"])
-def test_members_of_a_library_are_those_that_ar_lists(tmp_path: Path, form: str) -> None:
-    for number, name in enumerate(NAMES):
-        (tmp_path / name).write_bytes(b"x" * (number + 1))
-    command = [ZIG, "ar", f"--format={form}", "rcs", "lib.a", *NAMES]
-    subprocess.run(command, cwd=tmp_path, check=True)
-    listed = subprocess.run([ZIG, "ar", "t", "lib.a"], cwd=tmp_path, check=True, capture_output=True, text=True)
-    assert list(read_archive(tmp_path / "lib.a").members) == listed.stdout.splitlines() == NAMES
-
-
-@pytest.mark.parametrize("content", [b"", b"\x7fELF", b"!<thin>\n", b"!<arch>\n" + b"x" * 60, b"!<arch>\nshort"])
-def test_file_that_is_no_library_is_refused(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "lib.a").write_bytes(content)
-    with pytest.raises(NoticeError, match="cannot be taken apart"):
-        read_archive(tmp_path / "lib.a")
-
-
-@pytest.mark.parametrize("target", ["aarch64", "x86_64"])
-def test_what_zig_links_by_itself_is_described(tmp_path: Path, target: str) -> None:
-    (tmp_path / "start.c").write_text("int main(void) { return 0; }\n", encoding="utf-8")
-    words = [ZIG, "cc", "-target", TARGETS[target].shared_triple, "-O2", "-fno-sanitize=undefined", "-v"]
-    done = subprocess.run([*words, "start.c", "-o", "start"], cwd=tmp_path, check=True, capture_output=True, text=True)
-    archives, objects = linked_files(linker_command(done.stderr, "start"), tmp_path)
-    assert {"libc_nonshared.a", "libcompiler_rt.a"} <= {archive.name for archive in archives}
-    assert {"start.o"} < {entry.name for entry in objects}
-    build = inventory(without=("libc_nonshared.a", "libcompiler_rt.a", "start.o", "Scrt1.o"))
-    build = dataclasses.replace(build, archives=(*build.archives, *archives), objects=(*build.objects, *objects))
-    owned = assign_owners(build, COMPONENTS)
-    assert {part.name for part in owned["glibc"].parts} >= {"libc_nonshared.a"}
-
-
-def test_parts_of_a_joined_library_stand_for_it(tmp_path: Path) -> None:
-    for name in ("libz.a", "main.o"):
-        (tmp_path / name).write_bytes(b"!<arch>\n")
-    (tmp_path / "libpython3.13.a").write_bytes(b"!<arch>\n")
-    parts = [read_archive(tmp_path / "libpython3.13.a"), read_archive(tmp_path / "libz.a")]
-    words = ["ld.lld", "-o", "program.o", "main.o", "libpython3.13.a"]
-    archives, objects = linked_files(words, tmp_path, joined={"libpython3.13.a": parts})
-    assert [archive.name for archive in archives] == ["libpython3.13.a", "libz.a"]
-    assert [entry.name for entry in objects] == ["main.o"]
-    _, (named,) = linked_files(
-        words, tmp_path, joined={"libpython3.13.a": parts}, names={tmp_path / "main.o": "start.o"}
-    )
-    assert named.name == "start.o"
-    with pytest.raises(NoticeError, match=r"libother\.a should have been linked"):
-        linked_files(words, tmp_path, joined={"libother.a": parts})
-
-
-# What the program carries
-
-
-@pytest.fixture(scope="module")
-def files(ownership: Ownership) -> dict[str, bytes]:
-    return dict(render_notices(ownership, SUPPLIED))
-
-
-def test_notices_hold_every_text_once(ownership: Ownership, files: dict[str, bytes]) -> None:
-    document = files[DOCUMENT].decode()
-    for one in ownership.owned:
-        assert f"\n{one.component.name} {one.version}\n" in document
-        for text, content in read_texts(one.component, SUPPLIED):
-            assert content.replace("\r\n", "\n").strip("\n") in document, (one.component.key, text.file)
-    distinct = {content for one in ownership.owned for _, content in read_texts(one.component, SUPPLIED)}
-    assert len(re.findall(r"^\[\d+\] of ", document, flags=re.MULTILINE)) == len(distinct)
-    assert document.count((ROOT / "LICENSE").read_text(encoding="utf-8").strip("\n")) == 1
-
-
-def test_notices_depend_on_the_build_alone(files: dict[str, bytes]) -> None:
-    build, shuffle = inventory(), random.Random(3).sample
-    shuffled = dataclasses.replace(
-        build,
-        archives=tuple(shuffle(build.archives, len(build.archives))),
-        objects=tuple(shuffle(build.objects, len(build.objects))),
-        payload=tuple(shuffle(build.payload, len(build.payload))),
-    )
-    assert render_notices(assign_owners(shuffled, with_known_terms(COMPONENTS)), SUPPLIED) == files
-    everything = b"".join(files.values())
-    assert str(ROOT).encode() not in everything
-    assert str(Path.home()).encode() + b"/" not in everything
-
-
-def test_names_of_notices_can_be_carried(files: dict[str, bytes]) -> None:
-    assert all(is_safe_name(name) for name in files)
-    assert len(files) == len(COMPONENTS) - 1 + 2
-
-
-def test_reader_and_writer_agree_on_names() -> None:
-    assert (shown.DOCUMENT, shown.INDEX, shown.SCHEMA, shown.VERSION) == (DOCUMENT, INDEX, SCHEMA, VERSION)
-
-
-@pytest.mark.parametrize("supplied", [{}, {("librknnrt", "LICENSE"): b"other terms\n"}])
-def test_terms_of_the_rockchip_runtime_are_neither_left_out_nor_replaced(
-    supplied: dict[tuple[str, str], bytes],
-) -> None:
-    with pytest.raises(NoticeError, match="librknnrt/LICENSE") as caught:
-        render_notices(assign_owners(inventory(), COMPONENTS), supplied)
-    assert "airockchip/rknn-llm" in caught.value.hint
-
-
-def test_line_ends_of_terms_that_are_handed_over_do_not_matter(ownership: Ownership, files: dict[str, bytes]) -> None:
-    supplied = {("librknnrt", "LICENSE"): ROCKCHIP_TEXT.replace(b"\n", b" \r\n")}
-    assert b"stand-in for librknnrt" in render_notices(ownership, supplied)["notices/librknnrt.txt"]
-
-
-# What the program prints of it
-
-
-class Carried:
-    """A payload in memory."""
-
-    def __init__(self, files: dict[str, bytes]) -> None:
-        self.members = files
-
-    def read(self, name: str) -> bytes:
-        return self.members[name]
-
-
-def test_program_prints_all_notices_or_those_of_one_component(files: dict[str, bytes]) -> None:
-    out = io.StringIO()
-    assert shown.run_notices(None, out, Carried(files)) == 0
-    assert out.getvalue().encode() == files[DOCUMENT]
-    for word in ("openssl", "OpenSSL"):
-        out = io.StringIO()
-        shown.run_notices(word, out, Carried(files))
-        assert out.getvalue().encode() == files["notices/openssl.txt"]
-
-
-def test_program_prints_the_bill_of_materials() -> None:
-    out = io.StringIO()
-    assert shown.run_sbom(out, Carried({"sbom.cdx.json": b"{}\n"})) == 0
-    assert out.getvalue() == "{}\n"
-
-
-def test_unknown_component_is_answered_with_the_known_ones(files: dict[str, bytes]) -> None:
-    with pytest.raises(UsageError) as caught:
-        shown.run_notices("gmp", io.StringIO(), Carried(files))
-    assert "openssl" in caught.value.hint
-
-
-def test_source_checkout_says_where_its_licences_are() -> None:
-    for run in (lambda: shown.run_notices(None, io.StringIO(), None), lambda: shown.run_sbom(io.StringIO(), None)):
-        with pytest.raises(UsageError) as caught:
-            run()
-        assert caught.value.slug == "notices-none"
-        assert "LICENSES.md" in caught.value.hint
-
-
-@pytest.mark.parametrize("index", [b"{}", b"[]", b'{"schema": "other", "version": 1, "components": []}', b"\xff"])
-def test_damaged_notices_are_no_crash(index: bytes) -> None:
-    for files in ({INDEX: index}, {}):
-        with pytest.raises(PackageError):
-            shown.run_notices("zlib", io.StringIO(), Carried(files))

@@ -18,6 +18,7 @@ from launcher.integrity.publisher import Publisher
 from launcher.messages import Catalogue, Language
 from launcher.options.parse import parse
 from launcher.system import SystemView
+from tests.support.fault_server import FaultServer
 from tests.support.releases import manifest_of
 
 NAME = "ling3-tiny-w4.l3r"
@@ -103,3 +104,13 @@ class Bench:
         """Every file below the model folder."""
         root = self.folder / "models"
         return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
+
+
+PACKAGE = random_bytes(300_000)
+REPOSITORY = "some-org/some-model"
+COMMIT = "c0ffee" * 6 + "abcd"
+
+
+def serve(server: FaultServer, files: dict[str, bytes], folder: str = "/release/") -> None:
+    for path, data in files.items():
+        server.add(folder + path, data)

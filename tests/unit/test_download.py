@@ -2,47 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
-from launcher.errors import NetworkError, PackageError, ResourceError, TrustError, UsageError
-from launcher.integrity.claims import SignatureState
+from launcher.errors import NetworkError, PackageError, TrustError, UsageError
 from launcher.integrity.publisher import Publisher
-from launcher.integrity.verify import require_verified
-from launcher.messages import Catalogue, Language
-from launcher.system import SystemView
 from tests.support.demo import require_demo
-from tests.support.downloads import NAME, Bench, SmallDisk, digest, random_bytes, release
+from tests.support.downloads import (
+    COMMIT,
+    NAME,
+    PACKAGE,
+    REPOSITORY,
+    Bench,
+    digest,
+    release,
+    serve,
+)
 from tests.support.fault_server import Fault, FaultServer, serve_repository
-from tests.support.releases import Signer, publisher
-
-PACKAGE = random_bytes(300_000)
-REPOSITORY = "some-org/some-model"
-COMMIT = "c0ffee" * 6 + "abcd"
-
-
-@pytest.fixture
-def server() -> Iterator[FaultServer]:
-    with FaultServer() as running:
-        yield running
-
-
-@pytest.fixture
-def cdn() -> Iterator[FaultServer]:
-    with FaultServer() as running:
-        yield running
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    return Bench(folder=tmp_path)
-
-
-def serve(server: FaultServer, files: dict[str, bytes], folder: str = "/release/") -> None:
-    for path, data in files.items():
-        server.add(folder + path, data)
 
 
 class TestRepository:
@@ -246,111 +221,6 @@ class TestFolderUrl:
         assert bench.waits == [1.0, 2.0, 4.0]
 
 
-class TestSigned:
-    """The trust in a release: a key in the program, the signature, the list, the files."""
-
-    SIGNER = Signer.from_seed(1)
-
-    def serve(self, server: FaultServer, version: str = "1.0.0", *, signer: Signer | None = None) -> dict[str, bytes]:
-        files = release(PACKAGE, version=version)
-        files["SHA256SUMS.minisig"] = (signer or self.SIGNER).sign(files["SHA256SUMS"])
-        serve(server, files)
-        return files
-
-    @pytest.fixture(autouse=True)
-    def publisher(self, bench: Bench) -> None:
-        bench.publisher = publisher(self.SIGNER.public())
-
-    def test_holds_and_is_said(self, server: FaultServer, bench: Bench) -> None:
-        files = self.serve(server)
-        path = bench.get(server.url("/release/"))
-        assert "as the publisher signed it" in bench.err
-        assert (path.parent / "SHA256SUMS.minisig").read_bytes() == files["SHA256SUMS.minisig"]
-
-    def test_of_another_list_is_refused(self, server: FaultServer, bench: Bench) -> None:
-        self.serve(server)
-        server.add("/release/SHA256SUMS.minisig", self.SIGNER.sign(b"another list"))
-        with pytest.raises(TrustError) as caught:
-            bench.get(server.url("/release/"))
-        assert caught.value.exit_code == 8
-        assert caught.value.message.startswith(f"{server.url('/release/')}: SHA256SUMS.minisig: ")
-        assert not server.requests(f"/release/{NAME}")
-        assert bench.names() == []
-
-    def test_by_another_key_is_refused(self, server: FaultServer, bench: Bench) -> None:
-        self.serve(server, signer=Signer.from_seed(2))
-        with pytest.raises(TrustError) as caught:
-            bench.get(server.url("/release/"))
-        assert caught.value.slug == "signature-key-unknown"
-
-    def test_without_a_key_to_check_it_is_only_a_list(self, server: FaultServer, bench: Bench) -> None:
-        self.serve(server)
-        bench.publisher = publisher()
-        bench.get(server.url("/release/"))
-        assert "has no key to check it with" in bench.err
-        assert "not proven by a signature" in bench.err
-
-    def test_given_digest_does_not_hide_a_signature(self, server: FaultServer, bench: Bench) -> None:
-        self.serve(server)
-        bench.get(server.url("/release/"), "--sha256", digest(PACKAGE))
-        assert "as the publisher signed it" in bench.err
-
-    def test_older_release_is_not_passed_off_as_new(self, server: FaultServer, bench: Bench) -> None:
-        self.serve(server, "2.0.0")
-        path = bench.get(server.url("/release/"))
-        before = (path.parent / "MANIFEST.json").read_bytes()
-        self.serve(server, "1.0.0")
-        with pytest.raises(TrustError) as caught:
-            bench.get(server.url("/release/"))
-        assert caught.value.slug == "release-rollback"
-        assert (path.parent / "MANIFEST.json").read_bytes() == before
-
-    def test_public_list_suffices(self, server: FaultServer, bench: Bench) -> None:
-        files = self.serve(server)
-        for name in ("SHA256SUMS", "SHA256SUMS.minisig"):
-            del server.files[f"/release/{name}"]
-            server.add(f"/release/{name.replace('SUMS', 'SUMS.PUBLIC')}", files[name])
-        path = bench.get(server.url("/release/"))
-        assert "as the publisher signed it" in bench.err
-        assert (path.parent / "SHA256SUMS.PUBLIC").is_file()
-
-    def test_unsigned_release_does_not_replace_a_signed_one(self, server: FaultServer, bench: Bench) -> None:
-        self.serve(server)
-        path = bench.get(server.url("/release/"))
-        before = {name.name: name.read_bytes() for name in path.parent.iterdir()}
-        del server.files["/release/SHA256SUMS.minisig"]
-        with pytest.raises(TrustError) as caught:
-            bench.get(server.url("/release/"))
-        assert caught.value.slug == "release-unsigned"
-        assert {name.name: name.read_bytes() for name in path.parent.iterdir()} == before
-        bench.get(server.url("/release/"), "--sha256", digest(PACKAGE))
-        assert not (path.parent / "SHA256SUMS.minisig").exists()
-
-    @pytest.mark.parametrize("other", ["SHA256SUMS", "SHA256SUMS.PUBLIC"])
-    def test_lists_of_an_earlier_release_do_not_condemn_the_next(
-        self, server: FaultServer, bench: Bench, other: str
-    ) -> None:
-        bench.publisher = publisher()
-        self.serve(server)
-        bench.get(server.url("/release/"))
-        server.files.clear()
-        package = random_bytes(200_000, seed=2)
-        serve(server, {NAME: package, other: f"{digest(package)}  {NAME}\n".encode()})
-        path = bench.get(server.url("/release/"))
-        found = require_verified(path, bench.environ, texts=Catalogue(Language.ENGLISH), publisher=bench.publisher)
-        assert found is not None
-        assert found.sources == (other,)
-        assert found.signature is SignatureState.NONE
-
-    def test_downloaded_release_passes_the_check_of_every_start(self, server: FaultServer, bench: Bench) -> None:
-        self.serve(server)
-        path = bench.get(server.url("/release/"))
-        found = require_verified(path, bench.environ, texts=Catalogue(Language.ENGLISH), publisher=bench.publisher)
-        assert found is not None
-        assert found.sha256 == digest(PACKAGE)
-        assert found.signature is SignatureState.VALID
-
-
 class TestSingleFile:
     def test_sums_beside_it_count(self, server: FaultServer, bench: Bench) -> None:
         serve(server, {"x.l3r": PACKAGE, "SHA256SUMS": f"{digest(PACKAGE)}  x.l3r\n".encode()})
@@ -427,84 +297,3 @@ class TestSingleFile:
         assert (models / "x.l3r").read_bytes() == b"older"
         bench.get(server.url("/release/x.l3r"), "--sha256", digest(PACKAGE))
         assert (models / "x.l3r").read_bytes() == PACKAGE
-
-
-class TestLocal:
-    def test_folder_is_copied_and_proven(self, bench: Bench) -> None:
-        source = bench.folder / "stick"
-        source.mkdir()
-        for name, data in release(PACKAGE).items():
-            (source / name).write_bytes(data)
-        path = bench.get(str(source))
-        assert path == bench.folder / "models" / "stick" / NAME
-        assert path.read_bytes() == PACKAGE
-        assert (path.parent / "MANIFEST.json").is_file()
-        assert not (path.parent / "mindnano-infer").exists()
-
-    def test_damaged_copy_is_not_used(self, bench: Bench) -> None:
-        source = bench.folder / "stick"
-        source.mkdir()
-        for name, data in release(PACKAGE).items():
-            (source / name).write_bytes(data)
-        (source / NAME).write_bytes(PACKAGE[::-1])
-        with pytest.raises(PackageError) as caught:
-            bench.get(str(source))
-        assert caught.value.slug == "download-damaged"
-        assert bench.names() == [f"stick/{NAME}.bad"]
-
-    def test_shorter_file_is_refused_before_the_copy(self, bench: Bench) -> None:
-        source = bench.folder / "stick"
-        source.mkdir()
-        for name, data in release(PACKAGE).items():
-            (source / name).write_bytes(data)
-        (source / NAME).write_bytes(PACKAGE[:1000])
-        with pytest.raises(PackageError) as caught:
-            bench.get(str(source))
-        assert caught.value.slug == "download-size"
-
-    def test_copy_onto_itself_is_refused(self, bench: Bench) -> None:
-        models = bench.folder / "models"
-        models.mkdir()
-        (models / "x.l3r").write_bytes(PACKAGE)
-        with pytest.raises(UsageError) as caught:
-            bench.get(str(models / "x.l3r"), "--sha256", digest(PACKAGE))
-        assert caught.value.slug == "download-same"
-        assert (models / "x.l3r").read_bytes() == PACKAGE
-
-    def test_network_is_not_needed(self, bench: Bench) -> None:
-        source = bench.folder / "x.l3r"
-        source.write_bytes(PACKAGE)
-        assert bench.get(str(source), "--offline", "--sha256", digest(PACKAGE)).read_bytes() == PACKAGE
-
-
-class TestOffline:
-    @pytest.mark.parametrize("how", ["option", "variable"])
-    def test_no_socket_is_opened(self, server: FaultServer, bench: Bench, how: str) -> None:
-        serve(server, release(PACKAGE))
-        words = ["--offline"] if how == "option" else []
-        if how == "variable":
-            bench.environ["HF_HUB_OFFLINE"] = "1"
-        with pytest.raises(NetworkError) as caught:
-            bench.get(server.url("/release/"), *words)
-        assert caught.value.slug == "network-offline"
-        assert server.seen == []
-
-
-class TestSpace:
-    def test_too_small_a_disk_is_known_before_the_first_byte(self, server: FaultServer, bench: Bench) -> None:
-        serve(server, release(PACKAGE))
-        bench.system = SystemView(host=SmallDisk(100_000))
-        with pytest.raises(ResourceError) as caught:
-            bench.get(server.url("/release/"))
-        assert caught.value.slug == "disk-space"
-        assert caught.value.exit_code == 5
-        assert not server.requests(f"/release/{NAME}")
-        assert bench.names() == []
-
-    def test_size_that_only_the_answer_says_counts_too(self, server: FaultServer, bench: Bench) -> None:
-        serve(server, {"x.l3r": PACKAGE})
-        bench.system = SystemView(host=SmallDisk((64 << 20) + len(PACKAGE) - 1))
-        with pytest.raises(ResourceError):
-            bench.get(server.url("/release/x.l3r"), "--sha256", digest(PACKAGE))
-        bench.system = SystemView(host=SmallDisk((64 << 20) + len(PACKAGE)))
-        bench.get(server.url("/release/x.l3r"), "--sha256", digest(PACKAGE))
