@@ -5,6 +5,7 @@ The codes are a promise to scripts. ``mindnano-infer --help-exit-codes`` prints 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar, Final, Self
 
 EXIT_SIGHUP: Final = 129
@@ -97,6 +98,38 @@ class EngineCrash(MindnanoError):
     """The engine failed while it ran."""
 
     exit_code: ClassVar[int] = 10
+
+
+class RequestError(MindnanoError):
+    """A request to the server cannot be served. Answers are JSON, so these stay English in every language.
+
+    The slug is the `code` of the OpenAI error object.
+
+    Attributes:
+        status: of the HTTP answer.
+        kind: the `type` of the error object.
+        param: the field that is wrong, as a path such as ``messages[0].role``, or None.
+        headers: further headers of the answer.
+    """
+
+    exit_code: ClassVar[int] = 2
+
+    def __init__(
+        self,
+        slug: str,
+        message: str,
+        *,
+        status: int = 400,
+        kind: str = "invalid_request_error",
+        param: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        hint: str = "",
+    ) -> None:
+        super().__init__(slug, message, hint=hint)
+        self.status = status
+        self.kind = kind
+        self.param = param
+        self.headers = dict(headers or {})
 
 
 class Cancelled(MindnanoError):

@@ -200,7 +200,7 @@ def _checkpoints(options: Options) -> int:
 
 
 def _session_cache(options: Options) -> int:
-    return 0 if options.command in _WITHOUT_EXTRAS else options.session_cache_mib << 20
+    return 0 if options.command in _WITHOUT_EXTRAS else (options.session_cache_mib or 0) << 20
 
 
 def kv_type(options: Options) -> KvType:

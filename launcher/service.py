@@ -34,6 +34,8 @@ def unit(options: Options, system: SystemView, program: tuple[str, ...] | None =
             continue
         if option.is_flag:
             words.append(f"--{name}" if setting.value else f"--no-{name}")
+        elif isinstance(setting.value, tuple):
+            words += [word for value in setting.value for word in (f"--{name}", value)]
         else:
             words += [f"--{name}", _absolute(setting.value)]
     command = " ".join(_quoted(word) for word in words)

@@ -16,6 +16,7 @@ SHELLS = ("bash", "zsh", "fish")
 _GROUPS = ("model", "reply", "resources", "server", "download", "check", "output")
 # Flags that ask for a command, in the order of `--help`. With a value: (metavar, whether it may be left out, choices).
 COMMANDS: tuple[tuple[Command, tuple[str, bool, tuple[str, ...]] | None], ...] = (
+    (Command.SERVE, None),
     (Command.CHECK, ("deep", True, ("deep",))),
     (Command.LIST_CONTEXTS, None),
     (Command.VERIFY, ("DIR", True, ())),
@@ -115,10 +116,6 @@ def build_parser(texts: Catalogue) -> argparse.ArgumentParser:
         for option in OPTIONS:
             if option.group == name:
                 _add(group, option, texts)
-    # What starts the server; listed when there is one.
-    parser.add_argument(
-        f"--{Command.SERVE.value}", action=_Ask, nargs=0, dest=Command.SERVE.value, help=argparse.SUPPRESS
-    )
     return parser
 
 
@@ -135,6 +132,7 @@ def _add(group: argparse._ArgumentGroup, option: Option, texts: Catalogue) -> No
         f"--{option.name}",
         dest=f"option:{option.name}",
         type=_converter(option),
+        action="append" if option.repeatable else "store",
         metavar=option.metavar,
         help=text,
     )
@@ -152,7 +150,11 @@ def read_arguments(words: Sequence[str], texts: Catalogue) -> Arguments:
         raise _unknown(unknown[0])
     found = vars(namespace)
     command = Command(found["command"] or Command.TALK.value)
-    values = {name.partition(":")[2]: value for name, value in found.items() if name.startswith("option:")}
+    values = {
+        name.partition(":")[2]: tuple(value) if isinstance(value, list) else value
+        for name, value in found.items()
+        if name.startswith("option:")
+    }
     for option in OPTIONS:
         if command is Command.PRINT_CONFIG:  # shows what any command would see
             break
@@ -184,7 +186,7 @@ def _name(command: Command) -> str:
 
 
 def _where(option: Option) -> str:
-    names = [_name(command) for command in Command if command in option.commands and command is not Command.SERVE]
+    names = [_name(command) for command in Command if command in option.commands]
     return f"it belongs to {', '.join(names)}"
 
 

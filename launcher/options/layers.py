@@ -95,9 +95,14 @@ def _from_toml(option: Option, value: object, path: Path) -> Value:
         if isinstance(value, bool):
             return value
         raise _wrong(f"{path}: {option.name}", f"{value!r} is neither true nor false")
+    place = f"{path}: {option.name}"
+    if option.repeatable and isinstance(value, list):
+        if not all(isinstance(item, str) for item in value):
+            raise _wrong(place, "expected a list of texts")
+        return _parse_several(option, value, place)
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise _wrong(f"{path}: {option.name}", f"{value!r} is no value for it")
-    return _parse(option, str(value), f"{path}: {option.name}")
+        raise _wrong(place, f"{value!r} is no value for it")
+    return _parse_several(option, [str(value)], place) if option.repeatable else _parse(option, str(value), place)
 
 
 def _from_environment(environ: Mapping[str, str]) -> dict[str, Setting]:
@@ -110,7 +115,9 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, Setting]:
             hint = _suggest(name, [*BY_VARIABLE, *OTHER_VARIABLES])
             raise UsageError("config-unknown", f"the variable {name} is no option", hint=hint)
         if environ[name]:  # an empty one counts as not set
-            settings[option.name] = Setting(value=_parse(option, environ[name], name), origin=name)
+            text = environ[name]
+            value = _parse_several(option, text.split(","), name) if option.repeatable else _parse(option, text, name)
+            settings[option.name] = Setting(value=value, origin=name)
     return settings
 
 
@@ -119,6 +126,10 @@ def _parse(option: Option, text: str, place: str) -> Value:
         return option.parse(text)
     except ValueError as error:
         raise _wrong(place, str(error)) from error
+
+
+def _parse_several(option: Option, texts: Sequence[str], place: str) -> Value:
+    return tuple(str(_parse(option, text.strip(), place)) for text in texts)
 
 
 def _wrong(place: str, problem: str) -> UsageError:

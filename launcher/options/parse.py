@@ -27,6 +27,25 @@ class SamplingOverrides:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ServerOptions:
+    """What only the server asks for. Times in seconds; `queue` is how many requests may wait."""
+
+    allow_lan: bool = False
+    api_keys: tuple[str, ...] = field(default=(), repr=False)
+    api_key_file: Path | None = None
+    allow_hosts: tuple[str, ...] = ()
+    cors_origins: tuple[str, ...] = ()
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    queue: int = 8
+    request_timeout: float | None = None
+    drain_timeout: float = 30.0
+    session_dir: Path | None = None
+    session_dir_mib: int = 2048
+    log_prompts: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """Everything that was asked for. `context` and `max_tokens` in tokens; None means the default.
 
@@ -51,12 +70,13 @@ class Options:
     kv_cache: str
     threads: int
     prefix_checkpoints: int | None
-    session_cache_mib: int
+    session_cache_mib: int | None
     mtp: bool
     mla_backend: MlaBackend
     force: bool
     host: str
     port: int
+    serving: ServerOptions
     sha256: str | None
     cacert: Path | None
     offline: bool
@@ -64,6 +84,7 @@ class Options:
     report: bool
     strict: bool
     log: Path | None
+    log_max_mib: int
     settings: Mapping[str, Setting] = field(default_factory=dict)
 
     @property
@@ -133,6 +154,21 @@ def parse(words: Sequence[str], environ: Mapping[str, str], files: Sequence[Path
         force=value["force"],
         host=value["host"],
         port=value["port"],
+        serving=ServerOptions(
+            allow_lan=value["allow-lan"],
+            api_keys=value["api-key"],
+            api_key_file=value["api-key-file"],
+            allow_hosts=value["allow-host"],
+            cors_origins=value["cors-origin"],
+            tls_cert=value["tls-cert"],
+            tls_key=value["tls-key"],
+            queue=value["queue"],
+            request_timeout=value["request-timeout"],
+            drain_timeout=value["drain-timeout"],
+            session_dir=value["session-dir"],
+            session_dir_mib=value["session-dir-mib"],
+            log_prompts=value["log-prompts"],
+        ),
         sha256=value["sha256"],
         cacert=value["cacert"],
         offline=value["offline"],
@@ -140,6 +176,7 @@ def parse(words: Sequence[str], environ: Mapping[str, str], files: Sequence[Path
         report=value["report"],
         strict=value["strict"],
         log=value["log"],
+        log_max_mib=value["log-max-mib"],
         settings=settings,
     )
 

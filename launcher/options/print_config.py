@@ -25,11 +25,16 @@ def _document(options: Options, files: Sequence[Path]) -> dict[str, object]:
         "version": 1,
         "files": [{"path": str(path), "exists": path.exists()} for path in files],
         "options": {
-            name: {"value": _plain(setting.value), "origin": setting.origin}
+            name: {"value": _plain(_shown(name, setting.value)), "origin": setting.origin}
             for name, setting in options.settings.items()
             if BY_NAME[name].configurable
         },
     }
+
+
+def _shown(name: str, value: Value) -> Value:
+    """The value, or as many stars as there are secrets."""
+    return ("***",) * len(value) if BY_NAME[name].secret and isinstance(value, tuple) else value
 
 
 def _plain(value: Value) -> Value:
@@ -45,7 +50,7 @@ def _text(options: Options, files: Sequence[Path], texts: Catalogue) -> str:
         if not BY_NAME[name].configurable:
             continue
         # An option without a value has no TOML; it is shown, but as a comment.
-        shown = f"# {name}" if setting.value is None else f"{name} = {_toml(setting.value)}"
+        shown = f"# {name}" if setting.value is None else f"{name} = {_toml(_shown(name, setting.value))}"
         lines.append(f"{shown:<40} # {_origin(setting.origin, texts)}")
     return "\n".join(lines)
 
@@ -61,5 +66,7 @@ def _toml(value: Value) -> str:
         return "true" if value else "false"
     if isinstance(value, int | float):
         return repr(value)
+    if isinstance(value, tuple):
+        return f"[{', '.join(_toml(item) for item in value)}]"
     # A basic string of TOML has the escapes of JSON.
     return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -8,6 +8,7 @@ in the environment.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
@@ -19,6 +20,7 @@ DEFAULT_PORT: Final = 9092
 _MAX_SEED = (1 << 64) - 1
 _MAX_THREADS = 256  # as the engine has it
 _MAX_TOKENS = (1 << 32) - 1
+_MAX_SECONDS = 86400.0 * 365
 
 
 class Command(Enum):
@@ -58,7 +60,7 @@ class MlaBackend(Enum):
     NPU = "npu"
 
 
-Value = str | int | float | bool | Path | None
+Value = str | int | float | bool | Path | tuple[str, ...] | None
 
 
 def parse_tokens(text: str) -> int:
@@ -119,6 +121,19 @@ def _path(text: str) -> Path:
     return Path(text)
 
 
+def _text(text: str) -> str:
+    if not text.strip():
+        raise ValueError("it is empty")
+    return text
+
+
+def _origin(text: str) -> str:
+    """An origin as a browser sends it, or ``*``."""
+    if text != "*" and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/?#\s]+", text):
+        raise ValueError(f"{text!r} is not an origin such as https://example.org, without a path")
+    return text
+
+
 def _digest(text: str) -> str:
     if len(text) != 64 or not set(text) <= set("0123456789abcdefABCDEF"):
         raise ValueError(f"{text!r} is not a SHA-256 digest of 64 hexadecimal digits")
@@ -146,6 +161,9 @@ class Option:
         commands: which commands it belongs to; empty for all. In a file or the environment it is allowed everywhere,
             because those are shared by all commands.
         configurable: whether it may stand in a file or the environment; what belongs to one call may not.
+        repeatable: it may be given several times, in a file as a list, in the environment between commas; `parse` reads
+            one of them, and the value is a tuple.
+        secret: `--print-config` and the unit do not show its value.
     """
 
     name: str
@@ -156,6 +174,8 @@ class Option:
     choices: tuple[str, ...] = ()
     commands: frozenset[Command] = frozenset()
     configurable: bool = True
+    repeatable: bool = False
+    secret: bool = False
 
     @property
     def is_flag(self) -> bool:
@@ -171,8 +191,10 @@ class Option:
 _PACKAGE_COMMANDS = frozenset({Command.TALK, Command.SERVE, Command.CHECK, Command.LIST_CONTEXTS, Command.PRINT_UNIT})
 _RUN = _PACKAGE_COMMANDS
 _TALK = frozenset({Command.TALK})
+_REPLY = frozenset({Command.TALK, Command.SERVE, Command.PRINT_UNIT})
 _PLAN = frozenset({Command.CHECK, Command.LIST_CONTEXTS, Command.SERVE, Command.PRINT_UNIT})
 _SERVER = frozenset({Command.CHECK, Command.SERVE, Command.PRINT_UNIT})
+_SERVE = frozenset({Command.SERVE, Command.PRINT_UNIT})
 _CHECK = frozenset({Command.CHECK})
 _DOWNLOAD = frozenset({Command.DOWNLOAD})
 _JSON = frozenset(
@@ -203,27 +225,50 @@ def _switch(name: str, group: str, commands: frozenset[Command], *, configurable
     return Option(name=name, group=group, parse=_flag, default=False, commands=commands, configurable=configurable)
 
 
+def _several(
+    name: str,
+    group: str,
+    parse: Callable[[str], Value],
+    metavar: str,
+    commands: frozenset[Command],
+    *,
+    secret: bool = False,
+) -> Option:
+    return Option(
+        name=name,
+        group=group,
+        parse=parse,
+        default=(),
+        metavar=metavar,
+        commands=commands,
+        repeatable=True,
+        secret=secret,
+    )
+
+
 OPTIONS: Final[tuple[Option, ...]] = (
     Option(name="model", group="model", parse=_path, default=None, metavar="FILE.l3r"),
     _switch("demo", "model", frozenset()),
     Option(name="model-dir", group="model", parse=_path, default=None, metavar="DIR"),
     Option(name="prompt", group="reply", parse=str, default=None, metavar="TEXT", commands=_TALK, configurable=False),
-    _choices("think", "reply", ("on", "off"), "on", _TALK),
+    _choices("think", "reply", ("on", "off"), "on", _REPLY),
     Option(name="system", group="reply", parse=str, default="", metavar="TEXT", commands=_TALK),
-    Option(name="max-tokens", group="reply", parse=_integer(1, _MAX_TOKENS), default=None, metavar="N", commands=_TALK),
-    Option(name="temperature", group="reply", parse=_number(0, 100), default=None, metavar="T", commands=_TALK),
-    Option(name="top-p", group="reply", parse=_number(0, 1, above=True), default=None, metavar="P", commands=_TALK),
-    Option(name="top-k", group="reply", parse=_integer(0, _MAX_TOKENS), default=None, metavar="K", commands=_TALK),
-    Option(name="min-p", group="reply", parse=_number(0, 1), default=None, metavar="P", commands=_TALK),
+    Option(
+        name="max-tokens", group="reply", parse=_integer(1, _MAX_TOKENS), default=None, metavar="N", commands=_REPLY
+    ),
+    Option(name="temperature", group="reply", parse=_number(0, 100), default=None, metavar="T", commands=_REPLY),
+    Option(name="top-p", group="reply", parse=_number(0, 1, above=True), default=None, metavar="P", commands=_REPLY),
+    Option(name="top-k", group="reply", parse=_integer(0, _MAX_TOKENS), default=None, metavar="K", commands=_REPLY),
+    Option(name="min-p", group="reply", parse=_number(0, 1), default=None, metavar="P", commands=_REPLY),
     Option(
         name="repeat-penalty",
         group="reply",
         parse=_number(0, 100, above=True),
         default=None,
         metavar="R",
-        commands=_TALK,
+        commands=_REPLY,
     ),
-    Option(name="seed", group="reply", parse=_integer(0, _MAX_SEED), default=None, metavar="N", commands=_TALK),
+    Option(name="seed", group="reply", parse=_integer(0, _MAX_SEED), default=None, metavar="N", commands=_REPLY),
     Option(name="context", group="resources", parse=parse_tokens, default=None, metavar="N", commands=_RUN),
     _choices("kv-cache", "resources", KV_TYPES, "bf16", _RUN),
     Option(
@@ -241,7 +286,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
         name="session-cache-mib",
         group="resources",
         parse=_integer(0, 1 << 20),
-        default=0,
+        default=None,
         metavar="N",
         commands=_PLAN,
     ),
@@ -250,6 +295,39 @@ OPTIONS: Final[tuple[Option, ...]] = (
     _switch("force", "resources", _RUN),
     Option(name="host", group="server", parse=str, default="127.0.0.1", metavar="ADDRESS", commands=_SERVER),
     Option(name="port", group="server", parse=_integer(1, 65535), default=DEFAULT_PORT, metavar="N", commands=_SERVER),
+    _switch("allow-lan", "server", _SERVE),
+    _several("api-key", "server", _text, "KEY", _SERVE, secret=True),
+    Option(name="api-key-file", group="server", parse=_path, default=None, metavar="FILE", commands=_SERVE),
+    _several("allow-host", "server", _text, "NAME", _SERVE),
+    _several("cors-origin", "server", _origin, "ORIGIN", _SERVE),
+    Option(name="tls-cert", group="server", parse=_path, default=None, metavar="FILE.pem", commands=_SERVE),
+    Option(name="tls-key", group="server", parse=_path, default=None, metavar="FILE.pem", commands=_SERVE),
+    Option(name="queue", group="server", parse=_integer(0, 1000), default=8, metavar="N", commands=_SERVE),
+    Option(
+        name="request-timeout",
+        group="server",
+        parse=_number(0, _MAX_SECONDS, above=True),
+        default=None,
+        metavar="SECONDS",
+        commands=_SERVE,
+    ),
+    Option(
+        name="drain-timeout",
+        group="server",
+        parse=_number(0, _MAX_SECONDS),
+        default=30.0,
+        metavar="SECONDS",
+        commands=_SERVE,
+    ),
+    Option(name="session-dir", group="server", parse=_path, default=None, metavar="DIR", commands=_SERVE),
+    Option(
+        name="session-dir-mib",
+        group="server",
+        parse=_integer(0, 1 << 24),
+        default=2048,
+        metavar="N",
+        commands=_SERVE,
+    ),
     Option(
         name="sha256",
         group="download",
@@ -274,6 +352,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
     _switch("report", "check", _CHECK, configurable=False),
     _switch("strict", "check", _CHECK | {Command.VERIFY}),
     Option(name="log", group="output", parse=_path, default=None, metavar="FILE", commands=_RUN),
+    Option(name="log-max-mib", group="output", parse=_integer(0, 1 << 20), default=64, metavar="N", commands=_REPLY),
+    _switch("log-prompts", "output", _SERVE),
     _choices("color", "output", tuple(mode.value for mode in ColorMode), "auto", frozenset()),
     Option(
         name="lang",

@@ -81,7 +81,7 @@ def test_only_groups_that_exist_are_named(tmp_path: Path) -> None:
 def test_options_of_the_chat_do_not_enter(tmp_path: Path) -> None:
     assert "--lang" in service(tmp_path, "--lang", "zh")["ExecStart"]
     with pytest.raises(UsageError):
-        service(tmp_path, "--temperature", "1")
+        service(tmp_path, "--system", "be brief")
 
 
 def test_own_command_is_absolute() -> None:

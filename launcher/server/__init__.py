@@ -1,0 +1,1 @@
+"""The server: an OpenAI-style HTTP endpoint in front of one engine."""
