@@ -17,7 +17,7 @@ class Constraint(Protocol):
     """A grammar that a reply must follow, token by token, from the reply's first token on. One for each reply."""
 
     def allowed(self) -> object:
-        """A writable buffer of ceil(vocab_size / 32) uint32 words; bit i % 32 of word i // 32 is set where id i may come.
+        """A writable buffer of ceil(vocab_size / 32) uint32 words: bit i % 32 of word i // 32 is 1 where id i may come.
 
         Stop ids are allowed exactly where the reply may end. The buffer is valid until the next call.
         """
@@ -84,7 +84,8 @@ class GenerationRequest:
         logprobs: None, or how many likeliest tokens to report beside each one that was picked (0 to 20).
         style: how to read the reply.
         reasoning: whether the prompt ends inside an open ``<think>``.
-        tools: the functions that the reply may call.
+        tools: the functions that the reply may call; without any, nothing in a reply is a call.
+        parallel_calls: whether it may call more than one; else the reply ends after the first.
         new_constraint: makes the grammar for one choice; None leaves the model free.
         deadline: seconds from acceptance until the request is given up; None for no limit.
     """
@@ -104,5 +105,6 @@ class GenerationRequest:
     style: Style = Style.CHAT
     reasoning: bool = False
     tools: tuple[Tool, ...] = ()
+    parallel_calls: bool = True
     new_constraint: Callable[[], Constraint] | None = None
     deadline: float | None = None
