@@ -30,7 +30,7 @@ from bundle.sources import Source
 from bundle.stages import ENVIRONMENT, Stage
 from bundle.workspace import Workspace
 from engine.fetch import file_sha256
-from launcher.payload.carried import CERTIFICATES, DEMO_MODEL, PUBLISHER, RKNN_RUNTIME, SBOM
+from launcher.payload.carried import CERTIFICATES, DEMO_MODEL, LLGUIDANCE, PUBLISHER, RKNN_RUNTIME, SBOM
 from notices.collect import Inventory, Origin, Ownership, PayloadFile, assign_owners
 from notices.compilation import read_report
 from notices.components import FOLDER as NOTICES
@@ -75,6 +75,7 @@ def stage(
     linked: Stage,
     compiled: Stage,
     packages: Stage,
+    llguidance: Stage,
     nuitka: Stage,
     sources: Mapping[str, Source],
     freight: Freight,
@@ -85,7 +86,8 @@ def stage(
     def run(workspace: Workspace) -> None:
         elf = workspace.need(linked.name) / link.PROGRAM
         certificates = workspace.need(packages.name) / python_packages.SITE / "certifi" / "cacert.pem"
-        members: dict[str, Content] = dict(_payload(freight, certificates))
+        (wheel,) = (workspace.need(llguidance.name) / python_packages.FILES).iterdir()
+        members: dict[str, Content] = {LLGUIDANCE: wheel, **dict(_payload(freight, certificates))}
         ownership = assign_owners(
             Inventory(
                 target=target,
@@ -93,7 +95,7 @@ def stage(
                 objects=link.linked_parts(workspace.need(linked.name))[1],
                 compilation=read_report(workspace.need(compiled.name) / compiler.REPORT),
                 payload=tuple(PayloadFile(name=name, sha256=_sha256(content)) for name, content in members.items()),
-                origins=_origins(workspace, packages, nuitka, sources, freight),
+                origins=_origins(workspace, (packages, llguidance, nuitka), sources, freight),
             ),
             load_components(),
         )
@@ -104,7 +106,9 @@ def stage(
         (workspace.out / SBOM).write_bytes(bill)
         sizes = component_sizes(packed)
         (workspace.out / SIZES).write_text(json.dumps(sizes, indent=1), encoding="utf-8")
-        (workspace.out / POLICY).write_text(_judged(packed.path, target, freight, forbidden), encoding="utf-8")
+        library = workspace.need(llguidance.name) / python_packages.LLGUIDANCE_LIBRARY
+        judged = _judged(packed.path, library, target, freight, forbidden)
+        (workspace.out / POLICY).write_text(judged, encoding="utf-8")
         rows = check_sizes(sizes)
         if not all(row.passed for row in rows):
             raise BundleError("size-budget", f"the program is larger than {RULES_FILE.name} allows\n{table(rows)}")
@@ -124,7 +128,7 @@ def stage(
             **{f"source {name}": source.digest for name, source in sources.items()},
         },
         modules=_MODULES,
-        needs=(linked, compiled, packages, nuitka),
+        needs=(linked, compiled, packages, llguidance, nuitka),
     )
 
 
@@ -138,11 +142,9 @@ def _payload(freight: Freight, certificates: Path) -> Iterator[tuple[str, Conten
 
 
 def _origins(
-    workspace: Workspace, packages: Stage, nuitka: Stage, sources: Mapping[str, Source], freight: Freight
+    workspace: Workspace, fetched: tuple[Stage, ...], sources: Mapping[str, Source], freight: Freight
 ) -> Mapping[str, Origin]:
-    files = [
-        path for stage in (packages, nuitka) for path in (workspace.need(stage.name) / python_packages.FILES).iterdir()
-    ]
+    files = [path for stage in fetched for path in (workspace.need(stage.name) / python_packages.FILES).iterdir()]
     found = {**archive_origins(sources), **distribution_origins(sorted(files))}
     found["pypi:ziglang"] = Origin(version=zig.VERSION)
     found["project"] = Origin(version=launcher.__version__)
@@ -162,13 +164,14 @@ def _bill(ownership: Ownership, elf: Path, supplied: Supplied) -> bytes:
     return to_bytes(bill_of_materials(ownership, program, epoch=epoch, supplied=supplied))
 
 
-def _judged(program: Path, target: str, freight: Freight, forbidden: tuple[str, ...]) -> str:
+def _judged(program: Path, llguidance: Path, target: str, freight: Freight, forbidden: tuple[str, ...]) -> str:
     """The reports of the ELF policy.
 
     Raises:
         BundleError: a rule is broken; the message holds the reports.
     """
     reports = [check(program, "program", target, forbidden=[path.encode() for path in forbidden])]
+    reports.append(check(llguidance, "llguidance", target))
     if freight.runtime is not None:
         reports.append(check(freight.runtime.library, "rknn", target))
     text = "".join(f"{report.text()}\n" for report in reports)

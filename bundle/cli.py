@@ -22,11 +22,13 @@ if TYPE_CHECKING:
 
 STAGES = (
     "packages",
+    "llguidance",
     "zlib",
     "libffi",
     "openssl",
     "cpython",
     "python_runtime",
+    "msgspec",
     "nuitka",
     "link",
     "assemble",

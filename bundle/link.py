@@ -16,8 +16,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Final
 
+from bundle import msgspec_core, python_api, python_packages, zig
 from bundle import nuitka as compiler
-from bundle import zig
 from bundle.cpython import VERSION
 from bundle.errors import BundleError
 from bundle.program_parts import NATIVE, SOURCES, ProgramParts, program_parts
@@ -35,8 +35,11 @@ _SYSTEM: Final = ("-ldl", "-lutil", "-lrt", "-lm", "-lpthread")
 _SPEAKING: Final = '"$@" 2> linker.txt || { status=$?; cat linker.txt; exit $status; }'
 
 
-def stage(target: str, *, compiled: Stage, python: Stage, cpython: Stage) -> Stage:
-    """The stage for a target, from the compiled launcher and Python of that target."""
+def stage(target: str, *, compiled: Stage, python: Stage, cpython: Stage, msgspec: Stage, llguidance: Stage) -> Stage:
+    """The stage for a target, from the compiled launcher, Python and compiled packages of that target.
+
+    Of llguidance nothing is linked; the program must have what it will ask for when it is loaded.
+    """
 
     def run(workspace: Workspace) -> None:
         zig.install(workspace, target)
@@ -45,7 +48,9 @@ def stage(target: str, *, compiled: Stage, python: Stage, cpython: Stage) -> Sta
         parts = program_parts(target, include, out=workspace.work / "engine", report=workspace.say)
         folder = workspace.work / "link"
         folder.mkdir()
-        inputs = _named_inputs(folder, parts, sorted((workspace.need(compiled.name) / compiler.OBJECTS).iterdir()))
+        objects = sorted((workspace.need(compiled.name) / compiler.OBJECTS).iterdir())
+        objects += [workspace.need(msgspec.name) / name for name in msgspec_core.OBJECTS]
+        inputs = _named_inputs(folder, parts, objects)
         library = folder / LIBRARY
         library.symlink_to(workspace.need(python.name) / "python" / "lib" / LIBRARY)
         words = [*inputs.link_words(), "-pie", library.name, *_SYSTEM]
@@ -54,6 +59,7 @@ def stage(target: str, *, compiled: Stage, python: Stage, cpython: Stage) -> Sta
         program = folder / PROGRAM
         if (workspace.need(compiled.name) / compiler.CONSTANTS).read_bytes() not in program.read_bytes():
             raise BundleError("link-constants", "the linked program does not hold the constants of the compilation")
+        python_api.require(program, workspace.need(llguidance.name) / python_packages.LLGUIDANCE_LIBRARY)
         joined = {LIBRARY: _joined(workspace.need(cpython.name) / "archives")}
         record = _record(folder, joined)
         (workspace.out / LINKED).write_text(json.dumps(record, indent=1), encoding="utf-8")
@@ -68,13 +74,14 @@ def stage(target: str, *, compiled: Stage, python: Stage, cpython: Stage) -> Sta
         modules=(
             __name__,
             "bundle.program_parts",
+            "bundle.python_api",
             "bundle.zig",
             "engine.build",
             "engine.icu",
             "engine.toolchain",
             "notices.linked",
         ),
-        needs=(compiled, python, cpython),
+        needs=(compiled, python, cpython, msgspec, llguidance),
     )
 
 

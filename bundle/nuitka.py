@@ -55,7 +55,22 @@ _LEFT_OUT: Final = (
     "lib2to3",
     "mailbox",
     "modulefinder",
-    "multiprocessing",
+    "multiprocessing.dummy",
+    "multiprocessing.forkserver",
+    "multiprocessing.heap",
+    "multiprocessing.managers",
+    "multiprocessing.pool",
+    "multiprocessing.popen_fork",
+    "multiprocessing.popen_forkserver",
+    "multiprocessing.popen_spawn_posix",
+    "multiprocessing.popen_spawn_win32",
+    "multiprocessing.queues",
+    "multiprocessing.resource_sharer",
+    "multiprocessing.resource_tracker",
+    "multiprocessing.shared_memory",
+    "multiprocessing.sharedctypes",
+    "multiprocessing.spawn",
+    "multiprocessing.synchronize",
     "pdb",
     "pickletools",
     "poplib",
@@ -71,14 +86,39 @@ _LEFT_OUT: Final = (
     "symtable",
     "tabnanny",
     "this",
-    "timeit",
     "trace",
     "unittest",
     "venv",
     "webbrowser",
-    "wsgiref",
     "xmlrpc",
     "zipapp",
+)
+# Modules of packages that are imported by names that the program composes.
+_BY_NAME: Final = (
+    "anyio._backends._asyncio",
+    "uvicorn.lifespan.off",
+    "uvicorn.lifespan.on",
+    "uvicorn.loops.asyncio",
+    "uvicorn.protocols.http.h11_impl",
+)
+# Modules of packages for what the program does not do: other event loops and protocols, and tools for programmers.
+_UNUSED: Final = (
+    "anyio._backends._trio",
+    "anyio.pytest_plugin",
+    "click.shell_completion",
+    "click.testing",
+    "prometheus_client.bridge",
+    "prometheus_client.django",
+    "prometheus_client.multiprocess",
+    "prometheus_client.twisted",
+    "uvicorn.loops.auto",
+    "uvicorn.loops.uvloop",
+    "uvicorn.loops.zuvloop",
+    "uvicorn.protocols.http.auto",
+    "uvicorn.protocols.http.auto_zttp_impl",
+    "uvicorn.protocols.http.httptools_impl",
+    "uvicorn.protocols.websockets",
+    "uvicorn.supervisors.watchfilesreload",
 )
 _OPTIONS: Final = (
     "--mode=standalone",
@@ -86,8 +126,11 @@ _OPTIONS: Final = (
     "--lto=no",
     "--python-flag=no_site,isolated,no_docstrings,no_asserts",
     "--noinclude-default-mode=nofollow",
-    f"--nofollow-import-to={','.join(_LEFT_OUT)}",
+    f"--nofollow-import-to={','.join((*_LEFT_OUT, *_UNUSED))}",
     "--include-package=launcher",
+    *(f"--include-module={name}" for name in _BY_NAME),
+    # It would change `sys.executable` and start Python in other processes, which a program of one file cannot do.
+    "--disable-plugins=multiprocessing",
     # It asks for its own version.
     "--include-distribution-metadata=prompt_toolkit",
     "--report-diffable",
@@ -98,7 +141,14 @@ _OPTIONS: Final = (
 _PATCHELF: Final = "#!/bin/sh\necho patchelf 0.18.0\n"
 
 
-def stage(target: str, *, packages: Stage, nuitka: Stage, host_python: Stage, target_python: Stage) -> Stage:
+def stage(
+    target: str,
+    *,
+    packages: tuple[Stage, ...],
+    nuitka: Stage,
+    host_python: Stage,
+    target_python: Stage,
+) -> Stage:
     """The stage for a target, from the packages, Nuitka, and the Python of this machine and of the target."""
     runtimes = tuple({runtime.label: runtime for runtime in (host_python, target_python)}.values())
     digests = {name: _digest(path.read_bytes()) for name, path in _program_files().items()}
@@ -116,7 +166,7 @@ def stage(target: str, *, packages: Stage, nuitka: Stage, host_python: Stage, ta
         words += [f"--nofollow-import-to={_sysconfig_data(host)}", f"--jobs={workspace.jobs}"]
         words += ["--user-plugin=../plugin.py", "--output-dir=../compiled", f"--report=../{REPORT}"]
         words += [f"--output-filename={MAIN}", f"{MAIN}.py"]
-        sites = (workspace.need(stage.name) / python_packages.SITE for stage in (nuitka, packages))
+        sites = (workspace.need(stage.name) / python_packages.SITE for stage in (nuitka, *packages))
         environment = {
             "CC": str(workspace.work / "bin" / "zig"),
             "NUITKA_CACHE_DIR": str(workspace.work / "nuitka-cache"),
@@ -133,7 +183,7 @@ def stage(target: str, *, packages: Stage, nuitka: Stage, host_python: Stage, ta
         # Comments count: the numbers of lines are part of the compiled program.
         inputs={**zig.inputs(target), "host": zig.host_target(), **digests},
         modules=(__name__, "bundle.nuitka_cc", "bundle.nuitka_plugin", "bundle.python_packages", "bundle.zig"),
-        needs=(packages, nuitka, *runtimes),
+        needs=(*packages, nuitka, *runtimes),
     )
 
 

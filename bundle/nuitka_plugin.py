@@ -16,14 +16,23 @@ from nuitka.plugins.PluginBase import NuitkaPluginBase  # type: ignore[import-no
 COMPILED = ("launcher", "mindnano_infer")
 PACKAGES = frozenset(
     {
+        "anyio",
         "certifi",
         "charset_normalizer",
+        "click",
+        "h11",
         "idna",
         "jinja2",
+        "llguidance",
         "markupsafe",
+        "msgspec",
+        "prometheus_client",
         "prompt_toolkit",
         "requests",
+        "starlette",
+        "typing_extensions",
         "urllib3",
+        "uvicorn",
         "wcwidth",
     }
 )

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bundle import assemble, c_libraries, cpython, link, nuitka, python_packages, python_runtime, smoke, zig
+from bundle import (
+    assemble,
+    c_libraries,
+    cpython,
+    link,
+    msgspec_core,
+    nuitka,
+    python_packages,
+    python_runtime,
+    smoke,
+    zig,
+)
 from bundle.assemble import Freight
 from bundle.sources import load_sources
 from bundle.stages import Stage
@@ -40,27 +51,46 @@ def stages(target: str, freight: Freight = NO_FREIGHT) -> dict[str, Stage]:
     native = python(host, None)
     made = native if target == host else python(target, native["cpython"])
     packages = python_packages.packages()
+    llguidance = python_packages.llguidance(target)
+    msgspec = msgspec_core.stage(target, packages=packages, python=made["python_runtime"])
     compiler = python_packages.nuitka()
     compiled = nuitka.stage(
         target,
-        packages=packages,
+        packages=(packages, llguidance),
         nuitka=compiler,
         host_python=native["python_runtime"],
         target_python=made["python_runtime"],
     )
-    linked = link.stage(target, compiled=compiled, python=made["python_runtime"], cpython=made["cpython"])
+    linked = link.stage(
+        target,
+        compiled=compiled,
+        python=made["python_runtime"],
+        cpython=made["cpython"],
+        msgspec=msgspec,
+        llguidance=llguidance,
+    )
     assembled = assemble.stage(
         target,
         linked=linked,
         compiled=compiled,
         packages=packages,
+        llguidance=llguidance,
         nuitka=compiler,
         sources=sources,
         freight=freight,
         forbidden=(*foreign_paths(), f"{cache_root().absolute()}/", f"{Path.home()}/"),
     )
     smoked = smoke.stage(target, assembled=assembled, freight=freight)
-    return {"packages": packages, **made, "nuitka": compiled, "link": linked, "assemble": assembled, "smoke": smoked}
+    return {
+        "packages": packages,
+        "llguidance": llguidance,
+        **made,
+        "msgspec": msgspec,
+        "nuitka": compiled,
+        "link": linked,
+        "assemble": assembled,
+        "smoke": smoked,
+    }
 
 
 def foreign_paths() -> tuple[str, ...]:

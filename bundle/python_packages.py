@@ -29,14 +29,40 @@ FILES: Final = "files"
 SITE: Final = "site"
 """Folder of a result with the modules."""
 
-PURE: Final = ("certifi", "charset-normalizer", "idna", "jinja2", "prompt-toolkit", "requests", "urllib3", "wcwidth")
+SOURCES: Final = "sources"
+"""Folder of a result with C sources, by distribution."""
+LLGUIDANCE: Final = "llguidance"
+LLGUIDANCE_LIBRARY: Final = "lib/_lib.abi3.so"
+"""Where a result of `llguidance` has the compiled part of the distribution."""
+
+PURE: Final = (
+    "anyio",
+    "certifi",
+    "charset-normalizer",
+    "click",
+    "h11",
+    "idna",
+    "jinja2",
+    "prometheus-client",
+    "prompt-toolkit",
+    "requests",
+    "starlette",
+    "typing-extensions",
+    "urllib3",
+    "uvicorn",
+    "wcwidth",
+)
 # It has wheels for one processor each; they differ in the compiled part only, which stays out.
 COMPILED: Final = ("markupsafe",)
-PACKAGES: Final = (*PURE, *COMPILED)
+# Its source archive holds modules and C sources, which `msgspec_core` compiles.
+FROM_SOURCE: Final = ("msgspec",)
+PACKAGES: Final = (*PURE, *COMPILED, *FROM_SOURCE)
 
 _ANY: Final = ("--python-version=3.13", "--platform=any", "--implementation=py", "--abi=none")
 _ONE: Final = ("--python-version=3.13", "--platform=manylinux2014_x86_64", "--implementation=cp", "--abi=cp313")
+_SOURCE: Final = ("--no-binary=:all:", "--no-build-isolation")
 _LEFT_OUT: Final = (".so", ".c", ".pyi", ".pyc")
+_C_SOURCE: Final = (".c", ".h")
 # What pip obeys beside its files: its own settings, and where certificates and proxies are.
 _PIP_ENVIRONMENT: Final = re.compile(
     r"PIP_\w+|HOME|XDG_\w+_HOME|SSL_CERT_FILE|SSL_CERT_DIR|REQUESTS_CA_BUNDLE|(HTTPS?|ALL|NO)_PROXY", re.IGNORECASE
@@ -81,22 +107,52 @@ def read_lock(path: Path) -> dict[str, Pin]:
 
 
 def packages() -> Stage:
-    """The packages that the launcher imports: wheels in `files/`, their modules without compiled parts in `site/`."""
+    """The packages that the launcher imports, the same for every target.
+
+    Wheels and source archives are in `files/`, modules without compiled parts in `site/`, C sources in `sources/`.
+    """
     pins = _pins(RUN_LOCK, PACKAGES)
 
     def run(workspace: Workspace) -> None:
         _fetch(workspace, [pins[name] for name in PURE], ("--only-binary=:all:", *_ANY))
         _fetch(workspace, [pins[name] for name in COMPILED], ("--only-binary=:all:", *_ONE))
+        for name in FROM_SOURCE:
+            _fetch(workspace, [pins[name]], _SOURCE, version=pins[name].version)
         site = workspace.out / SITE
-        for wheel in _files(workspace, pins):
-            _unpack_wheel(wheel, site)
+        for path in _files(workspace, pins):
+            if path.suffix == ".whl":
+                _unpack_wheel(path, site)
+            else:
+                _unpack_source_tree(path, workspace.out)
 
     return Stage(
         name="python-packages",
         target=None,
         run=run,
-        results=(FILES, f"{SITE}/jinja2/__init__.py"),
+        results=(FILES, f"{SITE}/jinja2/__init__.py", f"{SITE}/msgspec/__init__.py", f"{SOURCES}/msgspec/_core.c"),
         inputs={name: pin.line() for name, pin in pins.items()},
+        modules=(__name__,),
+    )
+
+
+def llguidance(target: str) -> Stage:
+    """llguidance for a target: its wheel in `files/`, its modules in `site/`, its compiled part in `lib/`."""
+    pins = _pins(RUN_LOCK, (LLGUIDANCE,))
+
+    def run(workspace: Workspace) -> None:
+        options = ("--python-version=3.13", f"--platform=manylinux_2_28_{target}", "--implementation=cp", "--abi=abi3")
+        _fetch(workspace, list(pins.values()), ("--only-binary=:all:", *options))
+        (wheel,) = _files(workspace, pins)
+        _unpack_wheel(wheel, workspace.out / SITE)
+        with zipfile.ZipFile(wheel) as archive:
+            _write(workspace.out, LLGUIDANCE_LIBRARY, archive.read(f"{LLGUIDANCE}/{Path(LLGUIDANCE_LIBRARY).name}"))
+
+    return Stage(
+        name=LLGUIDANCE,
+        target=target,
+        run=run,
+        results=(FILES, f"{SITE}/{LLGUIDANCE}/__init__.py", LLGUIDANCE_LIBRARY),
+        inputs={"target": target, **{name: pin.line() for name, pin in pins.items()}},
         modules=(__name__,),
     )
 
@@ -107,7 +163,7 @@ def nuitka() -> Stage:
 
     def run(workspace: Workspace) -> None:
         # The file is only taken apart, nothing of it is built; so the tools of this Python do.
-        _fetch(workspace, list(pins.values()), ("--no-binary=:all:", "--no-build-isolation"))
+        _fetch(workspace, list(pins.values()), _SOURCE)
         for archive in _files(workspace, pins):
             _unpack_source(archive, workspace.out / SITE)
 
@@ -129,7 +185,8 @@ def _pins(lock: Path, names: Sequence[str]) -> Mapping[str, Pin]:
     return {name: pins[name] for name in names}
 
 
-def _fetch(workspace: Workspace, pins: Sequence[Pin], options: Sequence[str]) -> None:
+def _fetch(workspace: Workspace, pins: Sequence[Pin], options: Sequence[str], *, version: str = "") -> None:
+    """Has pip download files. `version` is that of a source archive which would ask a tool that is not here for it."""
     wanted = workspace.work / f"{pins[0].name}.txt"
     wanted.write_text("".join(f"{pin.line()}\n" for pin in pins), encoding="utf-8")
     words = [sys.executable, "-m", "pip", "download", "--no-deps", "--require-hashes", "--no-input", *options]
@@ -138,6 +195,11 @@ def _fetch(workspace: Workspace, pins: Sequence[Pin], options: Sequence[str]) ->
         words.append(f"--find-links={Path(folder).expanduser().absolute()}")
     words += [f"--dest={workspace.out / FILES}", f"--requirement={wanted}"]
     settings = {name: value for name, value in os.environ.items() if _PIP_ENVIRONMENT.fullmatch(name)}
+    if version:
+        # pip wants to know the version that a build would get, though nothing is built.
+        told = workspace.work / "distutils.cfg"
+        told.write_text(f"[metadata]\nversion = {version}\n", encoding="utf-8")
+        settings["DIST_EXTRA_CONFIG"] = str(told)
     try:
         workspace.command(words, environment=settings, what=f"fetching {', '.join(pin.name for pin in pins)}")
     except BundleError as error:
@@ -172,6 +234,20 @@ def _unpack_source(source: Path, site: Path) -> None:
             stream = archive.extractfile(member)
             if stream is not None and name.startswith(("nuitka/", "LICENSE", "NOTICE")):
                 _write(site, name, stream.read())
+
+
+def _unpack_source_tree(source: Path, out: Path) -> None:
+    """Modules and C sources out of a source archive that has its packages in the folder `src`."""
+    with tarfile.open(source) as archive:
+        for member in archive:
+            _, _, name = member.name.partition("/src/")
+            stream = archive.extractfile(member)
+            if stream is None or not name:
+                continue
+            if name.endswith(_C_SOURCE):
+                _write(out / SOURCES, name, stream.read())
+            elif not name.endswith(_LEFT_OUT) and ".egg-info/" not in name:
+                _write(out / SITE, name, stream.read())
 
 
 def _write(site: Path, name: str, content: bytes) -> None:

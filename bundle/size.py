@@ -9,7 +9,7 @@ from typing import Final
 from bundle.elf_policy import Rules, load_rules
 from bundle.errors import BundleError
 from bundle.payload import Packed
-from launcher.payload.carried import NOTICES, RKNN_RUNTIME, SBOM
+from launcher.payload.carried import LLGUIDANCE, NOTICES, RKNN_RUNTIME, SBOM
 
 TOTAL: Final = "total"
 MODEL: Final = "model"
@@ -46,6 +46,8 @@ def component_sizes(packed: Packed) -> dict[str, int]:
 def _component(name: str) -> str:
     if name == RKNN_RUNTIME:
         return "rknn"
+    if name == LLGUIDANCE:
+        return "llguidance"
     if name == SBOM:
         return "sbom"
     if name.startswith(NOTICES):

@@ -1,4 +1,4 @@
-"""What the program carries beside its code: Rockchip's runtime, the built-in model, notices. A checkout has none.
+"""What the program carries beside its code: libraries, the built-in model, notices. A checkout has none.
 
 `launcher.payload.file` reads the archive, `launcher.payload.memory_file` gives libraries out of it a path.
 """
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 RUNTIME_VARIABLE: Final = "MINDNANO_RKNN_RUNTIME"
 RKNN_RUNTIME: Final = "lib/librknnrt.so"
+LLGUIDANCE: Final = "lib/llguidance.whl"
+"""The distribution as its authors publish it."""
 DEMO_MODEL: Final = "models/demo.l3r"
 CERTIFICATES: Final = "certs/cacert.pem"
 PUBLISHER: Final = "publisher.json"
