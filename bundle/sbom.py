@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from notices.collect import Kind, Owned, Ownership, Part
-from notices.components import PROJECT, read_texts
+from notices.components import PROJECT, Crate, read_texts
 
 NAME: Final = "sbom.cdx.json"
 ROOT: Final = "mindnano-infer"
@@ -68,7 +68,7 @@ def bill_of_materials(
     components = [_component(owned, supplied) for owned in others]
     for entry in [root, *components]:
         if entry["bom-ref"] in nested:
-            entry["components"] = nested[entry["bom-ref"]]
+            entry.setdefault("components", []).extend(nested[entry["bom-ref"]])
     document: Json = {
         "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
         "bomFormat": "CycloneDX",
@@ -122,9 +122,23 @@ def _component(owned: Owned, supplied: Mapping[tuple[str, str], bytes] | None) -
     evidence = _evidence(owned, supplied)
     if evidence:
         entry["evidence"] = evidence
+    if component.crates:
+        entry["components"] = [_crate(crate) for crate in component.crates]
     if len(files) > 1:
         entry["properties"] = [_property(f"sha256 {_location(part)}", part.sha256) for part in files]
     return entry
+
+
+def _crate(crate: Crate) -> Json:
+    purl = f"pkg:cargo/{crate.name}@{crate.version}"
+    return {
+        "type": "library",
+        "bom-ref": purl,
+        "name": crate.name,
+        "version": crate.version,
+        "purl": purl,
+        "licenses": [{"expression": crate.license}],
+    }
 
 
 def _is_model(owned: Owned) -> bool:

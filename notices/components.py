@@ -15,6 +15,7 @@ Its keys, with examples:
     within = "cpython"                  optional: it is compiled into files of that component and has none of its own
     optional = "left out by --x"        optional: why a build may be without it
     note = "..."                        optional: what a reader of the notices should know
+    crates = ["log 0.4.27 MIT"]         optional: Rust libraries in it, each with version and licence expression
 
     [[texts]]
     file = "LICENSE"                    in this folder; in the project's own folder where `source` is "project"
@@ -54,7 +55,7 @@ DESCRIPTION: Final = "component.toml"
 _KEYS: Final = {
     "": (
         {"name", "part", "version", "license", "copyright", "source", "texts"},
-        {"homepage", "source_sha256", "source_version", "purl", "within", "optional", "note", "owns"},
+        {"homepage", "source_sha256", "source_version", "purl", "within", "optional", "note", "crates", "owns"},
     ),
     "texts": ({"file", "from"}, {"lines", "archive", "reference", "supplied_sha256"}),
     "owns": (set(), {"archives", "members", "objects", "stdlib", "python", "payload"}),
@@ -74,6 +75,15 @@ class Text:
     archive: str
     reference: str
     supplied_sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crate:
+    """A Rust library that is compiled into a file of a component. `license` is an SPDX expression."""
+
+    name: str
+    version: str
+    license: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +124,7 @@ class Component:
     within: str
     optional: str
     note: str
+    crates: tuple[Crate, ...]
     texts: tuple[Text, ...]
     owns: Owns
 
@@ -236,6 +247,7 @@ def _component(folder: Path, entry: Mapping[str, Any]) -> Component:
         license=_word(entry["license"]),
         copyright=_words(entry["copyright"]),
         source=_word(entry["source"]),
+        crates=tuple(_crate(line) for line in _words(entry.get("crates", []))),
         texts=tuple(_text(text) for text in entry["texts"]),
         owns=Owns(
             archives=_words(owns.get("archives", [])),
@@ -266,6 +278,11 @@ def _text(entry: Mapping[str, Any]) -> Text:
     )
 
 
+def _crate(line: str) -> Crate:
+    name, version, expression = line.split(" ", 2)
+    return Crate(name=name, version=version, license=expression)
+
+
 def _word(value: object) -> str:
     if not isinstance(value, str) or "\n" in value:
         raise TypeError(f"{value!r} is not one line of text")
@@ -283,9 +300,8 @@ def _faults(component: Component) -> Sequence[str]:
     faults = []
     if not _KEY.fullmatch(component.key):
         faults.append("its folder is not called by lower-case letters, digits and dashes")
-    fault = license_fault(component.license)
-    if fault:
-        faults.append(fault)
+    expressions = [component.license, *(crate.license for crate in component.crates)]
+    faults += [fault for expression in dict.fromkeys(expressions) if (fault := license_fault(expression))]
     if component.is_pinned and not _PIN.fullmatch(component.source):
         faults.append(f"source {component.source!r} is neither a pin nor an address with source_sha256")
     if not component.is_pinned and component.version == FROM_BUILD:

@@ -103,6 +103,7 @@ def _head(owned: Owned) -> list[str]:
     lines += _field("source", _source(owned))
     lines += _field("within", [component.within] if component.within else [])
     lines += _field("contains", _parts(owned.parts))
+    lines += _field("crates", [f"{crate.name} {crate.version}  {crate.license}" for crate in component.crates])
     lines += _field("note", _wrap(component.note, 16) if component.note else [])
     return lines
 

@@ -25,7 +25,7 @@ PACKAGE: Final = "llguidance"
 COMPILED: Final = "llguidance._lib"
 LIBRARY: Final = "llguidance/_lib.abi3.so"
 
-_HINT: Final = "run with --verify-self; answers without a grammar or a schema work all the same"
+_HINT: Final = "check the program with --verify-self; answers without a schema or a grammar need none of this"
 _LOCK: Final = threading.Lock()
 
 

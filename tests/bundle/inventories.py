@@ -38,6 +38,8 @@ OBJECTS: Final = (
     "Scrt1.o",
     "start.o",
     "l3_module.o",
+    "msgspec_core.o",
+    "msgspec_module.o",
     "__constants.o",
     "__loader.o",
     "module.launcher.cli.o",
@@ -45,30 +47,48 @@ OBJECTS: Final = (
     "MainProgram.o",
 )
 PACKAGES: Final = {
+    "anyio": "anyio",
     "charset-normalizer": "charset_normalizer",
     "certifi": "certifi",
+    "click": "click",
+    "h11": "h11",
     "idna": "idna",
     "jinja2": "jinja2",
+    "llguidance": "llguidance",
     "markupsafe": "markupsafe",
+    "msgspec": "msgspec",
+    "prometheus-client": "prometheus_client",
     "prompt-toolkit": "prompt_toolkit",
     "requests": "requests",
+    "starlette": "starlette",
+    "typing-extensions": "typing_extensions",
     "urllib3": "urllib3",
+    "uvicorn": "uvicorn",
     "wcwidth": "wcwidth",
 }
 VERSIONS: Final = {
+    "anyio": "4.16.0",
     "certifi": "2026.10.19.post1",
     "charset-normalizer": "3.5.3",
+    "click": "8.5.1",
+    "h11": "0.16.0",
     "idna": "3.20",
     "jinja2": "3.1.6",
+    "llguidance": "1.6.1",
     "markupsafe": "3.0.4",
+    "msgspec": "0.23.0",
     "nuitka": "4.3.3",
+    "prometheus-client": "0.26.0",
     "prompt-toolkit": "3.0.53",
     "requests": "2.34.2",
+    "starlette": "1.10.0",
+    "typing-extensions": "4.16.0",
     "urllib3": "2.8.0",
+    "uvicorn": "0.54.0",
     "wcwidth": "0.9.4",
     "ziglang": "0.17.1",
 }
-PAYLOAD: Final = ("models/demo.l3r", "lib/librknnrt.so", "certs/cacert.pem")
+PAYLOAD: Final = ("models/demo.l3r", "lib/librknnrt.so", "lib/llguidance.whl", "certs/cacert.pem")
 
 
 def digest(name: str) -> str:

@@ -39,7 +39,7 @@ def test_notices_hold_every_text_once(ownership: Ownership, files: dict[str, byt
         assert f"\n{one.component.name} {one.version}\n" in document
         for text, content in read_texts(one.component, SUPPLIED):
             assert content.replace("\r\n", "\n").strip("\n") in document, (one.component.key, text.file)
-    distinct = {content for one in ownership.owned for _, content in read_texts(one.component, SUPPLIED)}
+    distinct = {content.strip("\n") for one in ownership.owned for _, content in read_texts(one.component, SUPPLIED)}
     assert len(re.findall(r"^\[\d+\] of ", document, flags=re.MULTILINE)) == len(distinct)
     assert document.count((ROOT / "LICENSE").read_text(encoding="utf-8").strip("\n")) == 1
 

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from bundle import python_packages
+from bundle import python_packages, zig
 from bundle.errors import BundleError
 from bundle.python_packages import NUITKA_LOCK, PACKAGES, RUN_LOCK, Pin, read_lock
+from bundle.stages import plan
 
 ONE, OTHER = "a" * 64, "b" * 64
 
@@ -65,6 +66,22 @@ def test_a_wheel_that_leads_out_is_refused(tmp_path: Path, name: str) -> None:
         archive.writestr(name, b"")
     with pytest.raises(BundleError, match="leads out of it"):
         python_packages._unpack_wheel(wheel, tmp_path / "site")
+
+
+def test_modules_and_c_sources_of_a_source_archive_are_kept_apart(tmp_path: Path) -> None:
+    source = tmp_path / "one-1.0.tar.gz"
+    with tarfile.open(source, "w:gz") as archive:
+        for name in ("src/one/__init__.py", "src/one/_core.c", "src/one/a.h", "src/one/__init__.pyi", "setup.py"):
+            archive.addfile(tarfile.TarInfo(f"one-1.0/{name}"), io.BytesIO())
+        archive.addfile(tarfile.TarInfo("one-1.0/src/one.egg-info/PKG-INFO"), io.BytesIO())
+    python_packages._unpack_source_tree(source, tmp_path / "out")
+    found = sorted(str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*") if path.is_file())
+    assert found == ["site/one/__init__.py", "sources/one/_core.c", "sources/one/a.h"]
+
+
+def test_every_target_has_its_own_llguidance() -> None:
+    keys = {step.key for target in zig.TARGETS for step in plan([python_packages.llguidance(target)])}
+    assert len(keys) == len(zig.TARGETS)
 
 
 def test_of_a_source_archive_the_package_and_its_terms_are_taken(tmp_path: Path) -> None:

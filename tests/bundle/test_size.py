@@ -15,6 +15,7 @@ from tests.bundle.support import tiny_elf
 def test_components_add_up_to_the_file(tmp_path: Path) -> None:
     members = {
         "lib/librknnrt.so": bytes(70_000),
+        "lib/llguidance.whl": bytes(80_000),
         "models/demo.l3r": bytes(90_000),
         "notices/a/LICENSE": b"a" * 100,
         "notices/b/LICENSE": b"b" * 200,
@@ -24,8 +25,9 @@ def test_components_add_up_to_the_file(tmp_path: Path) -> None:
     packed = pack(tiny_elf(tmp_path), tmp_path / "program", members)
     sizes = component_sizes(packed)
     assert sum(sizes.values()) == packed.size == packed.path.stat().st_size
-    assert {name: sizes[name] for name in ("rknn", "model", "notices", "sbom")} == {
+    assert {name: sizes[name] for name in ("rknn", "llguidance", "model", "notices", "sbom")} == {
         "rknn": 70_000,
+        "llguidance": 80_000,
         "model": 90_000,
         "notices": 300,
         "sbom": 2,

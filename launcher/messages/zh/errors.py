@@ -119,6 +119,9 @@ ERRORS: Final[Mapping[str, tuple[str, str]]] = {
     "self-damaged": ("程序文件已损坏", "重新复制或下载程序"),
     "unpack-folder": ("不能解到这个文件夹", "给出一个新文件夹；不会覆盖任何文件"),
     "unpack-unwritable": ("无法写出文件", "换一个可写且有空间的文件夹"),
+    "llguidance-absent": ("本程序不带 llguidance", "用 --verify-self 检查程序；不带模式或语法的回答不受影响"),
+    "llguidance-damaged": ("程序所带的 llguidance 已损坏", "用 --verify-self 检查程序；不带模式或语法的回答不受影响"),
+    "llguidance-unusable": ("这里无法使用 llguidance", "用 --verify-self 检查程序；不带模式或语法的回答不受影响"),
     "library-unplaced": (
         "没有可以加载这个库的地方",
         "允许 memfd_create，或让 XDG_CACHE_HOME 指向未以 noexec 挂载的文件夹",
