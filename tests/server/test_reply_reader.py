@@ -453,7 +453,7 @@ def test_invalid_utf8_of_the_model_becomes_replacement_characters() -> None:
         "</think>\n\n42\n",
         f"I look it up.</think>{PARIS}",
         f"a</think>I look.\n{PARIS}\n{call('get_time')}",
-        f"a</think>I look.\n\n\n{call('get_weather', ('city', ' x '), ('days', '3'), ('near', '["a"]'))}",
+        f"a</think>I look.\n\n\n{call('get_weather', ('city', ' x '), ('days', '3'), ('near', '[1]'))}",
     ],
 )
 def test_history_gives_the_text_that_the_model_wrote(reply: str) -> None:
