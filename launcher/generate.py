@@ -90,7 +90,7 @@ class CancelFlag:
     """Asks a running reply to stop; safe from any thread and from a signal handler.
 
     The engine's own cancel stops "a running or the next" evaluation, so one that comes too late would stop the next
-    reply. A stop that the engine reports and that nobody asked for since `absorb` is such a one: the evaluation goes on.
+    reply. A stop that the engine reports and nobody asked for since `absorb` is such a one: the evaluation goes on.
     """
 
     session: EnginePort
