@@ -11,7 +11,7 @@ from msgspec import UNSET
 from launcher.errors import Cancelled, ContextFull, MindnanoError, RequestError, ResourceError, UsageError
 from launcher.server.protocol.shapes import ErrorReply, ErrorShape
 
-STATUS_CANCELLED: Final = 499
+STATUS_CANCELLED: Final = 409
 """The client or another one took the request back."""
 
 _JSON: Final = msgspec.json.Encoder()
@@ -20,12 +20,12 @@ _JSON: Final = msgspec.json.Encoder()
 class ContextLengthExceeded(RequestError):
     """The prompt alone fills the context; both in tokens."""
 
-    def __init__(self, prompt: int, context: int) -> None:
+    def __init__(self, prompt: int, context: int, *, param: str) -> None:
         super().__init__(
             "context_length_exceeded",
             f"the prompt has {prompt} tokens, and the context of {context} tokens has to hold the reply as well; "
             "shorten the prompt, or start the server with a larger --context",
-            param="messages",
+            param=param,
         )
         self.prompt = prompt
         self.context = context
@@ -54,7 +54,7 @@ def _describe(error: Exception) -> tuple[int, Mapping[str, str], ErrorShape]:
         )
         return error.status, error.headers, shape
     if isinstance(error, Cancelled):
-        return STATUS_CANCELLED, {}, _shape("the request was cancelled", "request_cancelled", "cancelled")
+        return STATUS_CANCELLED, {}, _shape("the request was cancelled", "cancelled", "cancelled")
     if isinstance(error, ContextFull):
         return 400, {}, _shape(error.message, "invalid_request_error", "context_length_exceeded")
     if isinstance(error, UsageError):
