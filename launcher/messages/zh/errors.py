@@ -132,4 +132,11 @@ ERRORS: Final[Mapping[str, tuple[str, str]]] = {
         "没有可以加载这个库的地方",
         "允许 memfd_create，或让 XDG_CACHE_HOME 指向未以 noexec 挂载的文件夹",
     ),
+    "session-prompt": ("内部错误", ""),
+    "session-unsaved": ("会话没有存到磁盘", "释放空间，或调整 --session-dir、--session-dir-mib、--session-cache-mib"),
+    "session-undeleted": ("无法删除会话文件", ""),
+    "session-refused": ("已存的会话不可用，请求将从头计算", ""),
+    "session-dir-unsafe": ("其他用户可以写入会话文件夹", "给出自己的文件夹，权限 700"),
+    "session-dir-unusable": ("这个文件夹不能存放会话", "给出一个可写的文件夹"),
+    "session-dir-busy": ("另一个服务器正在使用这个会话文件夹", "每个服务器用自己的文件夹"),
 }
