@@ -4,13 +4,29 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
 
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from launcher.errors import Cancelled, MindnanoError, RequestError
+from launcher.errors import MindnanoError, RequestError
+from launcher.server.protocol.replies import error_body
 
-_CODES = {404: "not_found", 405: "method_not_allowed"}
+_ROUTING: Final = {
+    404: ("not_found", "there is no such path on this server"),
+    405: ("method_not_allowed", "this path does not take that method"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """An error as an answer. `detail` is for the log where the client is not told everything, else None."""
+
+    status: int
+    code: str
+    answer: Response
+    detail: str | None
 
 
 def json_answer(document: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
@@ -19,30 +35,19 @@ def json_answer(document: object, status: int = 200, headers: Mapping[str, str] 
     return Response(data, status, headers=dict(headers or {}), media_type="application/json")
 
 
-def as_request_error(error: Exception) -> RequestError:
-    """What the client is told. An error of this program itself says no more than that."""
-    if isinstance(error, RequestError):
-        return error
-    if isinstance(error, HTTPException):
-        return RequestError(
-            _CODES.get(error.status_code, "http_error"),
-            error.detail if error.status_code not in _CODES else _DETAILS[error.status_code],
-            status=error.status_code,
-            headers=error.headers,
-        )
-    if isinstance(error, Cancelled):
-        return RequestError("cancelled", "the request was cancelled", status=409, kind="cancelled")
-    if isinstance(error, MindnanoError):
-        return RequestError(error.slug.replace("-", "_"), error.message, status=500, kind="server_error")
-    return RequestError("internal_error", "the server failed; its log says more", status=500, kind="server_error")
-
-
-_DETAILS = {404: "there is no such path on this server", 405: "this path does not take that method"}
-
-
-def error_answer(error: RequestError) -> Response:
+def refusal(error: Exception) -> Refusal:
     """The error object with its status and headers."""
-    document = {
-        "error": {"message": error.message, "type": error.kind, "param": error.param, "code": error.slug},
-    }
-    return json_answer(document, error.status, error.headers)
+    if isinstance(error, HTTPException):
+        code, message = _ROUTING.get(error.status_code, ("http_error", error.detail))
+        error = RequestError(code, message, status=error.status_code, headers=error.headers)
+    status, headers, body = error_body(error)
+    code = error.slug if isinstance(error, MindnanoError) else "internal"
+    detail = None
+    if not isinstance(error, RequestError) and status >= 500:
+        detail = error.message if isinstance(error, MindnanoError) else repr(error)
+    return Refusal(
+        status=status,
+        code=code,
+        answer=Response(body, status, headers=dict(headers), media_type="application/json"),
+        detail=detail,
+    )

@@ -16,8 +16,8 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, Router
 
-from launcher.errors import RequestError
-from launcher.server.answers import as_request_error, error_answer
+from launcher.errors import MindnanoError, RequestError
+from launcher.server.answers import refusal
 from launcher.server.bodies import Bodies, BodyLimits
 from launcher.server.bridge import Receive
 from launcher.server.journal import Journal
@@ -167,12 +167,12 @@ class Application:
         return Response(status_code=204, headers={"Allow": ", ".join(sorted({*methods, "OPTIONS"}))})
 
     async def _refuse(self, error: Exception, scope: Scope, receive: Receive, send: _Extra) -> None:
-        told = as_request_error(error)
-        if told.status >= 500 and not isinstance(error, RequestError):
+        told = refusal(error)
+        if not isinstance(error, MindnanoError) and told.detail is not None:
             traceback.print_exception(error, file=sys.stderr)
         route = self._names.get(scope.get("endpoint"), _UNMATCHED)
-        self._services.journal.refused(route, told.status, told.slug)
-        await error_answer(told)(scope, receive, send)
+        self._services.journal.refused(route, told.status, told.code, told.detail)
+        await told.answer(scope, receive, send)
 
 
 class _Extra:

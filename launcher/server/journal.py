@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
+from launcher.errors import Cancelled, RequestError
 from launcher.event_log import EventLog
 from launcher.server.events import ChoiceFinished, Content, Deltas, Event, Failed, Metrics, Reasoning
 from launcher.server.ports import Call
@@ -34,9 +35,10 @@ class Journal:
         """One line of the log."""
         self._writer.submit(self._log.write, event, dict(facts))
 
-    def refused(self, route: str, status: int, code: str) -> None:
-        """A request that was answered with an error before any work."""
-        self.write("refused", {"route": route, "status": status, "code": code})
+    def refused(self, route: str, status: int, code: str, detail: str | None) -> None:
+        """A request that was answered with an error before any work; `detail` is what the client was not told."""
+        known = {} if detail is None else {"detail": detail}
+        self.write("refused", {"route": route, "status": status, "code": code, **known})
 
     def close(self) -> None:
         """Waits until everything is written."""
@@ -57,6 +59,7 @@ class Entry:
         self._metrics: dict[int, Metrics] = {}
         self._finish: list[str] = []
         self._error: str | None = None
+        self._detail: str | None = None
         self._text: list[str] = []
 
     def observe(self, event: Event) -> None:
@@ -70,6 +73,8 @@ class Entry:
             self._finish.append(event.reason.value)
         elif isinstance(event, Failed):
             self._error = event.error.slug
+            if not isinstance(event.error, RequestError | Cancelled):
+                self._detail = event.error.message
 
     def close(self, status: int, *, gone: bool) -> None:
         """Writes the line."""
@@ -90,6 +95,8 @@ class Entry:
             "error": self._error,
             "client_gone": gone,
         }
+        if self._detail is not None:
+            facts["detail"] = self._detail
         if self._journal.prompts:
             facts |= {"prompt": self._call.prompt_text, "reply": "".join(self._text)}
         self._journal.write("request", facts)

@@ -80,6 +80,9 @@ class CacheState:
     bytes: int = 0
     budget: int = 0
     entries: int = 0
+    hits: int = 0
+    misses: int = 0
+    evictions: int = 0
     disk_bytes: int = 0
     disk_budget: int = 0
 

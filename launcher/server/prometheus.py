@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from launcher.server.events import CacheSource, Metrics
@@ -117,3 +117,8 @@ def _cache_gauges(cache: CacheState) -> Iterator[Metric]:
     yield used
     yield budget
     yield GaugeMetricFamily("mindnano_session_cache_entries", "Kept sessions.", value=cache.entries)
+    lookups = CounterMetricFamily("mindnano_session_cache_lookups", "Looks for a beginning.", labels=("result",))
+    for result, count in (("hit", cache.hits), ("miss", cache.misses)):
+        lookups.add_metric((result,), count)
+    yield lookups
+    yield CounterMetricFamily("mindnano_session_cache_evictions", "Sessions put out.", value=cache.evictions)

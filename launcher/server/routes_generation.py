@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from launcher.errors import RequestError
-from launcher.server.answers import as_request_error, error_answer, json_answer
+from launcher.server.answers import json_answer, refusal
 from launcher.server.app import HEADERS, OWNER, Services
 from launcher.server.bridge import Bridge
 from launcher.server.events import Event, Failed
@@ -86,7 +86,8 @@ async def _whole(
 
     def take(event: Event) -> None:
         entry.observe(event)
-        writer.add(event)
+        if not isinstance(event, Failed):
+            writer.add(event)
 
     last: Event | None = None
     try:
@@ -98,11 +99,10 @@ async def _whole(
     if last is None:
         raise ClientDisconnect
     if isinstance(last, Failed):
-        error = as_request_error(last.error)
-        entry.close(error.status, gone=False)
-        answer = error_answer(error)
-        answer.headers.update(headers)
-        return answer
+        told = refusal(last.error)
+        entry.close(told.status, gone=False)
+        told.answer.headers.update(headers)
+        return told.answer
     entry.close(200, gone=False)
     return Response(writer.document(), headers=headers, media_type="application/json")
 
