@@ -7,10 +7,10 @@ from typing import TextIO
 
 from launcher.errors import EXIT_SIGHUP, EXIT_SIGTERM, ContextFull, UsageError
 from launcher.generate import StopReason
-from launcher.model import Talk
 from launcher.progress import Progress, format_bytes
 from launcher.reply import Kind, Piece
 from launcher.streaming import Caught, stream_reply
+from launcher.talk import Talk
 from launcher.terminal import Console
 
 COMMANDS = ("/help", "/reset", "/stats", "/think", "/quit")

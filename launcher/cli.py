@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TextIO
 
 from launcher import __version__
-from launcher.errors import EXIT_SIGHUP, EXIT_SIGINT, InternalError, MindnanoError, ResourceError, UsageError
+from launcher.errors import EXIT_SIGHUP, EXIT_SIGINT, InternalError, MindnanoError, ResourceError
 from launcher.interrupts import end_in_good_order
 from launcher.messages import Catalogue, Language
 from launcher.options.parse import Options, language_of, parse
@@ -164,12 +164,11 @@ def _print_completion(options: Options, _texts: Catalogue, _environ: Mapping[str
     return 0
 
 
-def _print_unit(options: Options, texts: Catalogue, _environ: Mapping[str, str]) -> int:
+def _print_unit(options: Options, _texts: Catalogue, _environ: Mapping[str, str]) -> int:
     from launcher.service import unit
     from launcher.system import SystemView
 
     print(unit(options, SystemView()))
-    print(texts("unit-no-server"), file=sys.stderr)
     return 0
 
 
@@ -209,16 +208,18 @@ def _verify_self(_options: Options, texts: Catalogue, _environ: Mapping[str, str
     return run_verify_self(texts, sys.stdout, require_payload())
 
 
-def _serve(_options: Options, _texts: Catalogue, _environ: Mapping[str, str]) -> int:
-    raise UsageError("server-missing", "--no-console runs the server, which this version does not have yet")
+def _serve(options: Options, texts: Catalogue, environ: Mapping[str, str]) -> int:
+    from launcher.server.serve import run_serve
+
+    return run_serve(options, environ, texts)
 
 
 def _talk(options: Options, texts: Catalogue, environ: Mapping[str, str]) -> int:
     from launcher.chat import answer_once, read_question, run_chat
     from launcher.download.first_start import first_start
     from launcher.download.model_store import find_model
-    from launcher.model import open_talk
     from launcher.system import SystemView
+    from launcher.talk import open_talk
     from launcher.terminal import Console, is_terminal
 
     console = Console(texts, out=sys.stdout, err=sys.stderr, color=options.color, environ=environ)

@@ -18,15 +18,22 @@ from launcher.timeline import CheckpointPort
 PREFILL_SLICE = 256
 
 
-class SessionPort(CheckpointPort, Protocol):
-    """What the loop needs of `launcher.engine.Session`."""
+class EnginePort(Protocol):
+    """What evaluates tokens, as `launcher.engine.Session` does."""
 
     @property
     def context(self) -> int: ...
 
+    @property
+    def position(self) -> int: ...
+
     def eval(self, ids: Sequence[int], *, mode: Logits = Logits.LAST) -> None: ...
 
     def cancel(self) -> None: ...
+
+
+class SessionPort(EnginePort, CheckpointPort, Protocol):
+    """What a conversation needs of `launcher.engine.Session`."""
 
 
 class StopReason(Enum):
@@ -82,23 +89,21 @@ class Stats:
 class CancelFlag:
     """Asks a running reply to stop; safe from any thread and from a signal handler.
 
-    The engine's own cancel stops "a running or the next" evaluation. One that comes too late would stop the next reply,
-    so `absorb` remembers it and the first evaluation afterwards is tried again.
+    The engine's own cancel stops "a running or the next" evaluation, so one that comes too late would stop the next
+    reply. A stop that the engine reports and nobody asked for since `absorb` is such a one: the evaluation goes on.
     """
 
-    session: SessionPort
+    session: EnginePort
     _event: threading.Event
-    _unseen: bool = False
 
     @classmethod
-    def of(cls, session: SessionPort) -> CancelFlag:
+    def of(cls, session: EnginePort) -> CancelFlag:
         """A flag for this session."""
         return cls(session, threading.Event())
 
     def set(self) -> None:
         """Asks for the stop."""
-        self._unseen = True
-        self._event.set()
+        self._event.set()  # first, so that whoever sees the engine stop also sees why
         self.session.cancel()
 
     @property
@@ -116,13 +121,9 @@ class CancelFlag:
         try:
             self.session.eval(ids, mode=mode)
         except Cancelled:
-            late = self._unseen and not self._event.is_set()
-            self._unseen = False
-            if not late:
+            if self._event.is_set():
                 raise
             self.session.eval(ids[self.session.position - before :], mode=mode)
-        else:
-            self._unseen = self._unseen and self._event.is_set()
 
 
 def prefill(

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, TextIO
 
+from launcher.errors import Cancelled
 from launcher.memory_plan import ProcessPlan, Usage, read_usage
 from launcher.messages import Catalogue
 from launcher.progress import Progress
@@ -55,10 +56,18 @@ class LoadedMemory:
         }
 
 
-def load(engine: PreloadPort, texts: Catalogue, stream: TextIO, *, clock: Callable[[], float] = time.monotonic) -> None:
+def load(
+    engine: PreloadPort,
+    texts: Catalogue,
+    stream: TextIO,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    is_stopped: Callable[[], bool] = lambda: False,
+) -> None:
     """Makes the weights resident. Progress appears only when it takes longer than half a second.
 
     Raises:
+        Cancelled: `is_stopped` said so.
         PackageError: the package cannot be read to its end.
         ResourceError: there is no memory for it.
     """
@@ -67,6 +76,8 @@ def load(engine: PreloadPort, texts: Catalogue, stream: TextIO, *, clock: Callab
 
     def report(done: int, total: int) -> None:
         nonlocal shown
+        if is_stopped():
+            raise Cancelled("cancelled", "loading was stopped")
         if shown is None and done < total and clock() - start > _QUIET_SECONDS:
             shown = Progress(texts("chat-loading"), total, stream=stream, clock=_once_at(start, clock), texts=texts)
         if shown is not None:

@@ -1,4 +1,4 @@
-"""From options to an open package, its template, its sampling defaults and a session that fits."""
+"""From options to an open package, its template, its sampling defaults, an engine and a session that fits."""
 
 from __future__ import annotations
 
@@ -8,20 +8,19 @@ import secrets
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from launcher.contexts import DEFAULT_CHECKPOINTS, ContextTable, build_table, require_fit
-from launcher.conversation import Conversation, Ports
 from launcher.download.model_store import find_model, model_folder, model_missing
-from launcher.engine import Engine, Package, Sampler, Session, Utf8Stream
+from launcher.engine import Engine, Package, Session
 from launcher.engine_types import EngineOptions, KvType, ModelConfig, Sampling, Section, SessionOptions
 from launcher.errors import PackageError, UsageError
 from launcher.event_log import EventLog
 from launcher.integrity.verify import require_verified
 from launcher.loading import LoadedMemory, load, measure
 from launcher.memory import Memory, read_memory
-from launcher.memory_plan import ProcessPlan, Runtime, Usage, plan_process, read_usage
+from launcher.memory_plan import ProcessPlan, Runtime, plan_process
 from launcher.messages import Catalogue
 from launcher.options.parse import Options, SamplingOverrides
 from launcher.options.table import Command
@@ -29,30 +28,15 @@ from launcher.payload.carried import demo_package
 from launcher.progress import format_bytes
 from launcher.system import SystemView
 from launcher.template import ChatTemplate
-from launcher.terminal import is_terminal
 
 DEMO_VARIABLE = "MINDNANO_DEMO_PACKAGE"
 DEFAULT_CONTEXT = 8192
+_CACHE_STEPS_MIB = (512, 256, 128)
 _KV_TYPES = {kind.label: kind for kind in KvType}
 
 
 # Only these have a use for the MTP layer and for a cache of whole sessions; a chat has one session and drafts nothing.
 _WITHOUT_EXTRAS = frozenset({Command.TALK})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Talk:
-    """An open model with a conversation, and the facts that the terminal shows. `usage` measures this process."""
-
-    name: str
-    conversation: Conversation
-    context: int
-    threads: int
-    simd: str
-    allocated: int
-    memory: LoadedMemory
-    usage: Callable[[], Usage | None]
-    log: EventLog
 
 
 def package_path(options: Options, environ: Mapping[str, str]) -> Path:
@@ -232,96 +216,113 @@ def process_plan(package: Package, options: Options, system: SystemView) -> Proc
     return plan_process(package, engine_options(options), wanted, Runtime.measured(system, complete=False))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenModel:
+    """An open package with an engine and a session that fits, its weights loaded. `sampling` holds the defaults."""
+
+    name: str
+    metadata: Mapping[str, object]
+    package: Package
+    template: ChatTemplate
+    sampling: Sampling
+    engine: Engine
+    session: Session
+    memory: LoadedMemory
+
+    def facts(self) -> dict[str, object]:
+        """For the log."""
+        wanted = self.session.options
+        return {
+            "model": self.name,
+            "context": wanted.context,
+            "kv_cache": wanted.kv_type.label,
+            "prefix_checkpoints": wanted.checkpoints,
+            "threads": self.engine.threads,
+            "simd": self.engine.simd,
+        }
+
+
 @contextmanager
-def open_talk(options: Options, environ: Mapping[str, str], system: SystemView) -> Iterator[Talk]:
-    """Opens everything for a conversation, loads the weights and closes it all afterwards.
+def open_model(
+    options: Options,
+    environ: Mapping[str, str],
+    system: SystemView,
+    texts: Catalogue,
+    *,
+    is_stopped: Callable[[], bool] = lambda: False,
+) -> Iterator[OpenModel]:
+    """Opens the package verified, loads the weights and closes it all afterwards.
+
+    What the program itself needs must be imported before, so that the memory plan sees it.
+
+    Args:
+        is_stopped: asked while the weights are loaded.
 
     Raises:
         EngineError, PackageError, ResourceError, UsageError: what is missing or does not fit.
+        Cancelled: `is_stopped` said so.
     """
-    if options.question is None and is_terminal(sys.stdin):
-        import launcher.line_editor  # noqa: F401  (a chat needs it, and the plan is to see it)
     runtime = Runtime.measured(system, complete=True)
-    texts = Catalogue(options.language)
-
-    def say_lost(reason: str) -> None:
-        print(texts("chat-log-lost", path=options.log, reason=reason), file=sys.stderr)
-
-    with EventLog(options.log, lost=say_lost) as log, _open_verified(options, environ, texts) as package:
+    with _open_verified(options, environ, texts) as package:
         metadata = metadata_of(package)
         template = template_of(package, metadata)
         sampling = sampling_for(metadata, options.sampling, greedy=options.demo)
         wanted = session_options(options, package.config)
         memory = read_memory(system)
+        if options.command not in _WITHOUT_EXTRAS and options.session_cache_mib is None:
+            wanted = _with_largest_cache(package, options, wanted, memory, runtime)
         if not options.force:
             require_fit(package, engine_options(options), wanted, memory, runtime)
         plan = plan_process(package, engine_options(options), wanted, runtime)
         with Engine(package, engine_options(options)) as engine, Session(engine, wanted) as session:
-            preloaded = _load(engine, plan, memory, texts)
-            samplers: list[Sampler] = []
-
-            def new_sampler() -> _BoundSampler:
-                while samplers:
-                    samplers.pop().close()
-                samplers.append(Sampler(package, sampling))
-                return _BoundSampler(samplers[0], session)
-
-            conversation = Conversation(
-                Ports(
-                    text=package,
-                    session=session,
-                    new_stream=lambda: Utf8Stream(package.library),
-                    new_sampler=new_sampler,
-                    stop_ids=frozenset(package.config.stop_ids),
-                ),
-                template,
-                system=options.system,
-                thinking=options.think,
-                max_tokens=options.max_tokens,
-            )
-            loaded = measure(system, plan, preloaded=preloaded)
-            name = model_name(metadata, package.path)
-            facts = {
-                "model": name,
-                "context": wanted.context,
-                "kv_cache": wanted.kv_type.label,
-                "prefix_checkpoints": wanted.checkpoints,
-                "threads": engine.threads,
-                "simd": engine.simd,
-            }
-            log.write("loaded", facts | loaded.facts())
-            yield Talk(
-                name=name,
-                conversation=conversation,
-                context=wanted.context,
-                threads=engine.threads,
-                simd=engine.simd,
-                allocated=session.allocated,
-                memory=loaded,
-                usage=lambda: read_usage(system),
-                log=log,
+            preloaded = _load(engine, plan, memory, texts, is_stopped)
+            yield OpenModel(
+                name=model_name(metadata, package.path),
+                metadata=metadata,
+                package=package,
+                template=template,
+                sampling=sampling,
+                engine=engine,
+                session=session,
+                memory=measure(system, plan, preloaded=preloaded),
             )
 
 
-def _load(engine: Engine, plan: ProcessPlan, memory: Memory | None, texts: Catalogue) -> bool:
+def _with_largest_cache(
+    package: Package, options: Options, wanted: SessionOptions, memory: Memory | None, runtime: Runtime
+) -> SessionOptions:
+    """The largest of the usual budgets for other conversations that still fits beside everything else."""
+    for mib in _CACHE_STEPS_MIB:
+        larger = replace(wanted, session_cache_bytes=mib << 20)
+        full = plan_process(package, engine_options(options), larger, runtime).full
+        if memory is None or full <= memory.available:
+            return larger
+    return wanted
+
+
+def open_log(options: Options, texts: Catalogue) -> EventLog:
+    """The log that the options ask for; its end is told on stderr.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
+
+    def say_lost(reason: str) -> None:
+        print(texts("chat-log-lost", path=options.log, reason=reason), file=sys.stderr)
+
+    return EventLog(options.log, max_bytes=options.log_max_mib << 20, lost=say_lost)
+
+
+def _load(
+    engine: Engine, plan: ProcessPlan, memory: Memory | None, texts: Catalogue, is_stopped: Callable[[], bool]
+) -> bool:
     """Loads the weights, unless they would push each other out again; whether it did."""
     if memory is not None and plan.mapped > memory.available:
         facts = {"weights": format_bytes(plan.mapped), "available": format_bytes(memory.available)}
         print(texts("chat-not-loaded", **facts), file=sys.stderr)
         return False
-    load(engine, texts, sys.stderr)
+    load(engine, texts, sys.stderr, is_stopped=is_stopped)
     return True
-
-
-class _BoundSampler:
-    """A sampler that always reads the same session."""
-
-    def __init__(self, sampler: Sampler, session: Session) -> None:
-        self._sampler = sampler
-        self._session = session
-
-    def __call__(self) -> int:
-        return self._sampler.sample(self._session)
 
 
 def _default(defaults: Mapping[str, object], name: str, fallback: float, *, low: float, high: float) -> float:

@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
+from launcher.markers import Markers
+
 THINK_OPEN = "<think>"
 THINK_CLOSE = "</think>"
 TOOL_CALL = "<tool_call>"
@@ -41,7 +43,11 @@ class ReplySplitter:
         """
         opened = prompt.rstrip().endswith(THINK_OPEN)
         self._kind = Kind.REASONING if opened else Kind.CONTENT
-        self._stops = tuple(text for text in stop_texts if text)
+        self._stops = frozenset(text for text in stop_texts if text)
+        self._markers = {
+            Kind.REASONING: Markers((*self._stops, THINK_CLOSE, TOOL_CALL)),
+            Kind.CONTENT: Markers(self._stops),
+        }
         self._held = ""
         self._stopped = False
 
@@ -56,50 +62,32 @@ class ReplySplitter:
         if self._stopped:
             return pieces
         self._held += text
-        while not self._stopped:
-            found = self._first_marker()
-            if found is None:
-                break
-            start, marker = found
-            self._emit(pieces, self._held[:start])
-            self._held = self._held[start + len(marker) :]
-            if marker in self._stops:
-                self._stopped = True
-                self._held = ""
-            else:
-                self._kind = Kind.CONTENT
-                if marker == TOOL_CALL:
-                    self._emit(pieces, marker)
-        if not self._stopped:
-            keep = self._partial_marker()
-            self._emit(pieces, self._held[: len(self._held) - keep])
-            self._held = self._held[len(self._held) - keep :]
+        self._scan(pieces, complete=False)
         return pieces
 
     def finish(self) -> list[Piece]:
         """What was held back, when the reply ends without a marker."""
         pieces: list[Piece] = []
+        self._scan(pieces, complete=True)
         self._emit(pieces, self._held)
         self._held = ""
         return pieces
 
-    def _markers(self) -> tuple[str, ...]:
-        if self._kind is Kind.REASONING:
-            return (*self._stops, THINK_CLOSE, TOOL_CALL)
-        return self._stops
-
-    def _first_marker(self) -> tuple[int, str] | None:
-        places = [(self._held.find(marker), marker) for marker in self._markers()]
-        return min(((start, marker) for start, marker in places if start >= 0), default=None)
-
-    def _partial_marker(self) -> int:
-        """Length of the longest end of the held text that could become a marker."""
-        longest = max((len(marker) - 1 for marker in self._markers()), default=0)
-        for length in range(min(longest, len(self._held)), 0, -1):
-            tail = self._held[-length:]
-            if any(marker.startswith(tail) for marker in self._markers()):
-                return length
-        return 0
+    def _scan(self, pieces: list[Piece], *, complete: bool) -> None:
+        marker: str | None = ""
+        while marker is not None:
+            found = self._markers[self._kind].find(self._held, complete=complete)
+            marker = found.marker
+            self._emit(pieces, self._held[: found.start])
+            self._held = self._held[found.start + len(marker or "") :]
+            if marker in self._stops:
+                self._stopped = True
+                self._held = ""
+                return
+            if marker is not None:
+                self._kind = Kind.CONTENT
+            if marker == TOOL_CALL:
+                self._emit(pieces, marker)
 
     def _emit(self, pieces: list[Piece], text: str) -> None:
         if text:

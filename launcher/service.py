@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from launcher.options.parse import Options
 from launcher.options.table import BY_NAME, Command, Value
 from launcher.system import SystemView
 
+_STOP_MARGIN = 15
 _SPECIAL = {"\\": "\\\\", '"': '\\"', "%": "%%", "$": "$$"}
 
 
@@ -24,7 +26,8 @@ def unit(options: Options, system: SystemView, program: tuple[str, ...] | None =
         program: the words that start this program; by default as this process was started.
 
     Raises:
-        UsageError: a value holds a line break or another control character, which a unit cannot carry.
+        UsageError: a value holds a line break or another control character, which a unit cannot carry, or there is an
+            API key, which everybody on the machine could read there.
     """
     words = [*(program or own_command()), f"--{Command.SERVE.value}"]
     for name, setting in options.settings.items():
@@ -32,6 +35,12 @@ def unit(options: Options, system: SystemView, program: tuple[str, ...] | None =
         serves = not option.commands or Command.SERVE in option.commands
         if setting.origin != "command line" or not serves:
             continue
+        if option.secret:
+            raise UsageError(
+                "unit-secret",
+                f"--{name} would stand in the unit, which every user of the machine can read",
+                hint=f"write it into a file that only root can read, and give --{name}-file FILE",
+            )
         if option.is_flag:
             words.append(f"--{name}" if setting.value else f"--no-{name}")
         elif isinstance(setting.value, tuple):
@@ -42,6 +51,7 @@ def unit(options: Options, system: SystemView, program: tuple[str, ...] | None =
     existing = {line.partition(":")[0] for line in (system.read("/etc/group") or "").splitlines()}
     groups = " ".join(name for name in ("video", "render") if name in existing)
     membership = f"SupplementaryGroups={groups}\n" if groups else ""
+    stop_seconds = math.ceil(options.serving.drain_timeout) + _STOP_MARGIN
     return f"""\
 # mindnano-infer as a service. To install it:
 #   mindnano-infer --print-unit [options] | sudo tee /etc/systemd/system/mindnano-infer.service
@@ -53,9 +63,14 @@ After=network-online.target
 Wants=network-online.target
 
 [Service]
+Type=notify
 ExecStart={command}
 Restart=on-failure
 RestartSec=5
+# A large model takes a while to load.
+TimeoutStartSec=900
+# Stopped by SIGTERM, with everything finished and saved.
+SuccessExitStatus=143
 # 2 usage, 3 device, 4 package, 8 trust: starting again would not help.
 RestartPreventExitStatus=2 3 4 8
 DynamicUser=yes
@@ -64,7 +79,8 @@ CacheDirectory=mindnano
 Environment=XDG_CACHE_HOME=/var/cache XDG_DATA_HOME=/var/lib
 LimitNOFILE=65536
 OOMScoreAdjust=200
-TimeoutStopSec=30
+# What runs gets --drain-timeout to finish; conversations are saved after that.
+TimeoutStopSec={stop_seconds}
 NoNewPrivileges=yes
 ProtectSystem=strict
 ProtectHome=read-only

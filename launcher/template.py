@@ -29,18 +29,46 @@ _MAX_EXPONENT = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCall:
+    """A call in a turn of the assistant; `arguments` by name, `id` "" where none is known."""
+
+    id: str = ""
+    name: str
+    arguments: Mapping[str, object]
+
+    def variables(self) -> dict[str, object]:
+        """What the template sees."""
+        seen: dict[str, object] = {"id": self.id} if self.id else {}
+        function = {"name": self.name, "arguments": dict(self.arguments)}
+        return seen | {"type": "function", "function": function}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """One turn. `role` is system, user, assistant or tool; `reasoning` is the thinking of an assistant turn."""
+    """One turn. `role` is system, user, assistant or tool.
+
+    `reasoning` is the thinking of an assistant turn; with None the template looks for it in the content. `name` is who
+    speaks, or the tool that answers; `tool_call_id` is the call that a tool answers. Both are "" where not known.
+    """
 
     role: str
     content: str
-    reasoning: str = ""
+    reasoning: str | None = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    name: str = ""
+    tool_call_id: str = ""
 
     def variables(self) -> dict[str, object]:
         """What the template sees."""
         seen: dict[str, object] = {"role": self.role, "content": self.content}
-        if self.role == "assistant":
+        if self.role == "assistant" and self.reasoning is not None:
             seen["reasoning_content"] = self.reasoning
+        if self.tool_calls:
+            seen["tool_calls"] = [call.variables() for call in self.tool_calls]
+        if self.name:
+            seen["name"] = self.name
+        if self.tool_call_id:
+            seen["tool_call_id"] = self.tool_call_id
         return seen
 
 

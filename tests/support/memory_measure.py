@@ -25,11 +25,11 @@ import launcher.model
 from launcher.conversation import Conversation
 from launcher.engine_types import ModelConfig, SessionOptions
 from launcher.memory_plan import read_usage
-from launcher.model import Talk, open_talk
 from launcher.options.parse import Options, parse
 from launcher.options.table import parse_tokens
 from launcher.streaming import stream_reply
 from launcher.system import SystemView
+from launcher.talk import Talk, open_talk
 from launcher.template import Message
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -15,8 +15,8 @@ from launcher.line_editor import line_reader
 from launcher.loading import LoadedMemory
 from launcher.memory_plan import ProcessPlan, Usage
 from launcher.messages import Catalogue, Language
-from launcher.model import Talk
 from launcher.options.table import ColorMode
+from launcher.talk import Talk
 from launcher.template import ChatTemplate
 from launcher.terminal import Console
 from tests.support.fake_engine import STOP, FakeSession, FakeStream, FakeText

@@ -134,7 +134,7 @@ class Interrupted:
         self._engine.preload(report)
 
 import launcher.model
-launcher.model.load = lambda engine, *rest: real(Interrupted(engine), *rest)
+launcher.model.load = lambda engine, *rest, **named: real(Interrupted(engine), *rest, **named)
 sys.exit(main(["--demo", "x"]))
 """
 

@@ -16,6 +16,7 @@ from launcher.messages.en import (
     general,
     help,
     payload,
+    server,
     verify,
 )
 
@@ -31,4 +32,5 @@ TEXTS: Final[Mapping[str, str]] = {
     **verify.TEXTS,
     **download.TEXTS,
     **config.TEXTS,
+    **server.TEXTS,
 }

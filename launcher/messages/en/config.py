@@ -10,5 +10,4 @@ TEXTS: Final[Mapping[str, str]] = {
     "config-file-missing": "not there: {path}",
     "config-default": "default",
     "config-command-line": "command line",
-    "unit-no-server": "note: this version has no server yet; the unit is for a version that has one",
 }

@@ -16,6 +16,7 @@ from launcher.messages.zh import (
     general,
     help,
     payload,
+    server,
     verify,
 )
 from launcher.messages.zh.errors import ERRORS as ERRORS
@@ -32,4 +33,5 @@ TEXTS: Final[Mapping[str, str]] = {
     **verify.TEXTS,
     **download.TEXTS,
     **config.TEXTS,
+    **server.TEXTS,
 }

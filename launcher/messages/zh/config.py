@@ -10,5 +10,4 @@ TEXTS: Final[Mapping[str, str]] = {
     "config-file-missing": "不存在：{path}",
     "config-default": "默认",
     "config-command-line": "命令行",
-    "unit-no-server": "注意：这个版本还没有服务器；该单元适用于带服务器的版本",
 }

@@ -1,0 +1,15 @@
+"""English: the server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+TEXTS: Final[Mapping[str, str]] = {
+    "server-loading": "{url}: loading the model",
+    "server-ready": "{url}: ready, model {model}, context {context} tokens, {threads} threads, {simd} kernels",
+    "server-lan-open": "warning: {host} is open to other machines without an API key (--allow-lan)",
+    "server-key-file-public": "warning: every user of this machine can read the API keys in {path}: chmod 600 it",
+    "server-cache": "{cache} MiB for other conversations' states, as much as fits (--session-cache-mib)",
+    "server-stopping": "stopping: what runs gets {seconds:g} seconds to finish; once more ends it at once",
+}

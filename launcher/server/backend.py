@@ -1,0 +1,205 @@
+"""The loaded model as the routes see it: bodies in, values and documents out."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from launcher import __version__
+from launcher.engine_types import Section
+from launcher.memory_plan import read_usage
+from launcher.options.parse import Options
+from launcher.server.generation import Generation
+from launcher.server.planning import detokenized, plan_chat, plan_completion, prompt_text, text_of, tokens_of
+from launcher.server.ports import CacheState, Call, Caller, QueueState
+from launcher.server.protocol.decode import (
+    decode_chat,
+    decode_completion,
+    decode_control,
+    decode_detokenize,
+    decode_tokenize,
+)
+from launcher.server.protocol.replies import ChatReply, ChatStream, CompletionReply, CompletionStream
+from launcher.server.scheduler import Scheduler
+from launcher.system import SystemView
+
+_ID_BYTES = 12
+
+
+class LoadedBackend:
+    """See `launcher.server.ports.Backend`."""
+
+    def __init__(self, generation: Generation, options: Options, system: SystemView) -> None:
+        self._generation = generation
+        self._served = generation.served
+        self._options = options
+        self._system = system
+        source = generation.model.package.section(Section.CHAT_TEMPLATE) or b""
+        self._template = source.decode(errors="replace")
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """What runs requests."""
+        return self._generation.scheduler
+
+    def chat(self, body: bytes, caller: Caller) -> Call:
+        """Reads and plans a chat.
+
+        Raises:
+            RequestError: it cannot be served.
+        """
+        chat = decode_chat(body)
+        model = self._served
+        request = plan_chat(model, chat, owner=caller.owner, header_session=_session(caller), id=_new_id("chatcmpl"))
+        return Call(
+            request=request,
+            stream=chat.stream is True,
+            new_stream=lambda: ChatStream(model, request, include_usage=chat.include_usage),
+            new_reply=lambda: ChatReply(model, request),
+            prompt_text=self._logged(request.prompt),
+        )
+
+    def completion(self, body: bytes, caller: Caller) -> Call:
+        """Reads and plans a completion.
+
+        Raises:
+            RequestError: it cannot be served.
+        """
+        asked = decode_completion(body)
+        model = self._served
+        request = plan_completion(model, asked, owner=caller.owner, header_session=_session(caller), id=_new_id("cmpl"))
+        echo = text_of(model, request.prompt) if asked.echo else ""
+        return Call(
+            request=request,
+            stream=asked.stream is True,
+            new_stream=lambda: CompletionStream(model, request, include_usage=asked.include_usage, echo=echo),
+            new_reply=lambda: CompletionReply(model, request, echo=echo),
+            prompt_text=self._logged(request.prompt),
+        )
+
+    def tokenize(self, body: bytes) -> Mapping[str, object]:
+        """The answer of /tokenize."""
+        tokens = tokens_of(self._served, decode_tokenize(body))
+        return {"tokens": tokens, "count": len(tokens)}
+
+    def detokenize(self, body: bytes) -> Mapping[str, object]:
+        """The answer of /detokenize."""
+        return {"content": detokenized(self._served, decode_detokenize(body))}
+
+    def apply_template(self, body: bytes) -> Mapping[str, object]:
+        """The answer of /apply-template."""
+        return {"prompt": prompt_text(self._served, decode_chat(body))}
+
+    def request_id(self, body: bytes) -> str:
+        """Which request /v1/cancel and the like mean."""
+        return decode_control(body).request_id
+
+    def models(self) -> Sequence[Mapping[str, object]]:
+        """The entries of /v1/models."""
+        card: dict[str, object] = msgspec.to_builtins(self._served.card())
+        return (card,)
+
+    def props(self) -> Mapping[str, object]:
+        """The answer of /props."""
+        model = self._generation.model
+        wanted = model.session.options
+        usage = read_usage(self._system)
+        cache = self.cache()
+        queue = self.queue()
+        return {
+            "model": self._served.id,
+            "name": model.name,
+            "version": __version__,
+            "system_fingerprint": self._served.fingerprint,
+            "context": wanted.context,
+            "kv_cache": wanted.kv_type.label,
+            "threads": model.engine.threads,
+            "simd": model.engine.simd,
+            "mtp": self._options.mtp,
+            "process_id": os.getpid(),
+            "memory": {
+                "resident_bytes": None if usage is None else usage.resident,
+                "peak_bytes": None if usage is None else usage.peak,
+                "predicted_idle_bytes": model.memory.predicted,
+                "predicted_full_bytes": model.memory.plan.full,
+            },
+            "queue": {name: getattr(queue, name) for name in ("running", "waiting", "paused", "limit")},
+            "sessions": {
+                "bytes": cache.bytes,
+                "budget_bytes": cache.budget,
+                "entries": cache.entries,
+                "hits": cache.hits,
+                "misses": cache.misses,
+                "evictions": cache.evictions,
+                "disk_bytes": cache.disk_bytes,
+                "disk_budget_bytes": cache.disk_budget,
+                "prefix_checkpoints": wanted.checkpoints,
+            },
+            "defaults": {
+                "temperature": model.sampling.temperature,
+                "top_p": model.sampling.top_p,
+                "top_k": model.sampling.top_k,
+                "min_p": model.sampling.min_p,
+                "repetition_penalty": model.sampling.repetition_penalty,
+                "enable_thinking": self._served.thinking,
+                "max_tokens": self._served.max_tokens,
+            },
+            "chat_template": self._template,
+        }
+
+    def queue(self) -> QueueState:
+        """How busy it is."""
+        state = self.scheduler.state()
+        return QueueState(
+            running=int(state.running is not None),
+            waiting=state.waiting,
+            paused=state.paused,
+            limit=self._options.serving.queue,
+        )
+
+    def cache(self) -> CacheState:
+        """How full the session cache is."""
+        usage = self._generation.store.usage()
+        limit = self._options.serving.session_dir_mib << 20
+        return CacheState(
+            bytes=usage.bytes,
+            budget=usage.budget,
+            entries=usage.entries,
+            hits=usage.hits,
+            misses=usage.misses,
+            evictions=usage.evictions,
+            disk_bytes=usage.disk_bytes,
+            disk_budget=0 if self._options.serving.session_dir is None else limit,
+        )
+
+    def sessions(self, owner: str) -> Sequence[Mapping[str, object]]:
+        """The owner's conversations."""
+        return [
+            {
+                "id": info.name,
+                "object": "session",
+                "tokens": info.tokens,
+                "bytes": info.bytes,
+                "place": info.place.value,
+                "idle_seconds": round(info.idle_seconds, 3),
+            }
+            for info in self._generation.store.listing(owner)
+        ]
+
+    def delete_session(self, owner: str, name: str) -> bool:
+        """Forgets a conversation; whether there was one."""
+        return self._generation.store.delete(owner, name)
+
+    def _logged(self, prompt: Sequence[int]) -> str | None:
+        return text_of(self._served, prompt) if self._options.serving.log_prompts else None
+
+
+def _session(caller: Caller) -> str | None:
+    return caller.headers.get("x-session-id")
+
+
+def _new_id(kind: str) -> str:
+    return f"{kind}-{secrets.token_hex(_ID_BYTES)}"

@@ -1,0 +1,203 @@
+"""Connections that cannot hold the server up: slow, silent, greedy and half-closed ones end.
+
+uvicorn's h11 protocol with clocks for a request's head and body and for writing, a bound on connections, and errors as
+JSON. Reading goes on while an answer is on its way, so that a client's leaving is seen at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
+
+import h11
+from uvicorn.config import Config
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
+
+_MAX_PIPELINED: Final = 1 << 16
+_PHRASES: Final = {400: b"Bad Request", 408: b"Request Timeout", 431: b"Request Header Fields Too Large"}
+_TOO_MANY: Final = (
+    b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 5\r\nconnection: close\r\n"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionLimits:
+    """Seconds and counts. `body` ends what reads no answer; the application refuses a late body earlier."""
+
+    head_seconds: float = 20.0
+    body_seconds: float = 65.0
+    write_seconds: float = 60.0
+    connections: int = 512
+    skipped_bytes: int = 64 << 20  # of a body that has been refused
+
+
+def protocol_class(limits: ConnectionLimits) -> type[asyncio.Protocol]:
+    """The protocol with these limits, as uvicorn takes it."""
+
+    class Bound(GuardedProtocol):
+        LIMITS = limits
+
+    return Bound
+
+
+class GuardedProtocol(H11Protocol):
+    """One connection."""
+
+    LIMITS: ClassVar[ConnectionLimits] = ConnectionLimits()
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._phase = ""
+        self._clock: asyncio.TimerHandle | None = None
+        self._write_clock: asyncio.TimerHandle | None = None
+        self._unwritten = 0
+        self._received = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        # Every byte that the kernel does not take pauses writing, so that the clock below sees it.
+        transport.set_write_buffer_limits(high=0)
+        if len(self.connections) > self.LIMITS.connections:
+            body = _error_body("too_many_connections", "too many connections; try again later", "server_error")
+            transport.write(_TOO_MANY + b"content-length: %d\r\n\r\n" % len(body) + body)
+            transport.close()
+            return
+        self._follow()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_clocks()
+        super().connection_lost(exc)
+        self._unset_keepalive_if_required()
+
+    def eof_received(self) -> None:
+        """A client that sends no more is gone; what is still unwritten must not keep its request alive."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+            self.flow.resume_writing()
+
+    def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
+        self._received += len(data)
+        super().data_received(data)
+        if self.transport.is_closing():
+            return
+        self._follow()
+        waits = self.cycle is not None and not self.cycle.response_complete
+        if waits and self._phase == "answer":
+            if self._received > _MAX_PIPELINED:
+                self.transport.abort()
+                return
+            self.flow.resume_reading()
+        elif self._phase == "skip" and self._received > self.LIMITS.skipped_bytes:
+            self.transport.abort()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if not self.transport.is_closing():
+            self._follow()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answers bytes that are no request; h11's own exception knows the status."""
+        problem = sys.exc_info()[1]
+        status = problem.error_status_hint if isinstance(problem, h11.RemoteProtocolError) else 400
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        code, text = ("invalid_http", f"{msg} {problem or ''}".strip())
+        if status == 431:
+            code, text = ("headers_too_large", "the request's head is larger than 64 KiB")
+        self._refuse(status, code, text)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._unwritten = self.transport.get_write_buffer_size()
+        if self._write_clock is None:
+            self._write_clock = self.loop.call_later(self.LIMITS.write_seconds, self._check_writing)
+
+    def resume_writing(self) -> None:
+        if self._write_clock is not None:
+            self._write_clock.cancel()
+            self._write_clock = None
+        super().resume_writing()
+
+    def _check_writing(self) -> None:
+        """Ends the connection when nothing was taken since the last look."""
+        self._write_clock = None
+        left = self.transport.get_write_buffer_size()
+        if left and left >= self._unwritten:
+            self.transport.abort()
+        elif left:
+            self._unwritten = left
+            self._write_clock = self.loop.call_later(self.LIMITS.write_seconds, self._check_writing)
+
+    def _follow(self) -> None:
+        """Sets the clock of the phase that the connection is in."""
+        phase = self._present_phase()
+        if phase == self._phase and phase != "idle":
+            return
+        if phase != self._phase:
+            self._received = 0
+        self._phase = phase
+        if self._clock is not None:
+            self._clock.cancel()
+            self._clock = None
+        seconds = {
+            "head": self.LIMITS.head_seconds,
+            "body": self.LIMITS.body_seconds,
+            "skip": self.LIMITS.body_seconds,
+        }.get(phase)
+        if seconds is not None:
+            self._clock = self.loop.call_later(seconds, self._too_late)
+
+    def _present_phase(self) -> str:
+        if self.conn.their_state is h11.SEND_BODY:
+            done = self.cycle is not None and self.cycle.response_complete
+            return "skip" if done else "body"
+        if self.conn.their_state is not h11.IDLE:
+            return "answer"
+        fresh = self.cycle is None
+        return "head" if fresh or self.conn.trailing_data[0] else "idle"
+
+    def _too_late(self) -> None:
+        self._clock = None
+        if self._phase == "head":
+            self._refuse(408, "request_timeout", "the request's head did not arrive in time")
+        else:
+            self.transport.abort()
+
+    def _refuse(self, status: int, code: str, message: str) -> None:
+        if self.conn.our_state not in {h11.IDLE, h11.SEND_RESPONSE}:
+            self.transport.abort()
+            return
+        body = _error_body(code, message, "invalid_request_error")
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", b"%d" % len(body)),
+            (b"connection", b"close"),
+        ]
+        start = h11.Response(status_code=status, headers=headers, reason=_PHRASES.get(status, b"Error"))
+        for event in (start, h11.Data(data=body), h11.EndOfMessage()):
+            self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
+
+    def _stop_clocks(self) -> None:
+        for clock in (self._clock, self._write_clock):
+            if clock is not None:
+                clock.cancel()
+        self._clock = self._write_clock = None
+
+
+def _error_body(code: str, message: str, kind: str) -> bytes:
+    return json.dumps({"error": {"message": message, "type": kind, "param": None, "code": code}}).encode()

@@ -1,0 +1,165 @@
+"""The loaded model with its scheduler and its sessions: the one place where the server's parts meet."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Final
+
+from launcher import __version__
+from launcher.engine import Package, Session
+from launcher.engine_sampling import Sampler, Utf8Stream
+from launcher.engine_types import Sampling, Section
+from launcher.errors import MindnanoError
+from launcher.model import OpenModel
+from launcher.options.parse import Options
+from launcher.server.constraint import GrammarFactory
+from launcher.server.request import GenerationRequest
+from launcher.server.scheduler import Scheduler
+from launcher.server.served import ServedModel
+from launcher.server.session_files import SessionFiles
+from launcher.server.session_format import Origin
+from launcher.server.sessions import SessionStore
+
+RELEASED_ID: Final = "mindnano-ling3-tiny"
+_RELEASED_NAMES: Final = frozenset({"ling-3.0-tiny"})
+_RELEASED_REPOSITORY: Final = "inclusionAI/Ling-3.0-tiny"
+_FINGERPRINT_DIGITS: Final = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generation:
+    """What runs requests, and what they may be."""
+
+    model: OpenModel
+    served: ServedModel
+    scheduler: Scheduler
+    store: SessionStore
+
+
+@contextmanager
+def open_generation(
+    model: OpenModel, options: Options, *, created: int, report: Callable[[MindnanoError], None]
+) -> Iterator[Generation]:
+    """Starts the generation thread; at the end it is stopped without waiting for anything.
+
+    Args:
+        model: open and loaded.
+        options: the options.
+        created: now, in seconds since 1970.
+        report: told what is wrong with saved sessions.
+
+    Raises:
+        UsageError, BusyError: the folder of sessions cannot be used.
+    """
+    files = _session_files(model, options, report)
+    store = SessionStore(model.session, budget=model.session.options.session_cache_bytes, files=files)
+    package = model.package
+    stop_ids = frozenset(package.config.stop_ids)
+    scheduler = Scheduler(
+        engine=model.session,
+        store=store,
+        new_sampler=lambda request, choice: ChoiceSampler(package, model.session, request, choice),
+        text=package,
+        new_stream=lambda: Utf8Stream(package.library),
+        stop_ids=stop_ids,
+        stop_texts=tuple(package.token_bytes(token).decode(errors="replace") for token in sorted(stop_ids)),
+        limit=options.serving.queue,
+    )
+    scheduler.start()
+    try:
+        yield Generation(
+            model=model,
+            served=_served(model, options, created=created, fingerprint=fingerprint(package)),
+            scheduler=scheduler,
+            store=store,
+        )
+    finally:
+        scheduler.close(drain=0)
+
+
+class ChoiceSampler:
+    """Picks the tokens of one choice."""
+
+    def __init__(self, package: Package, session: Session, request: GenerationRequest, choice: int) -> None:
+        """Makes a sampler that starts with the request's seed + `choice`."""
+        self._package = package
+        self._session = session
+        self._sampler = Sampler(package, _seeded(request, choice))
+        if request.logit_bias:
+            self._sampler.bias(request.logit_bias)
+
+    def pick(self, reply_length: int, allowed: object) -> int:
+        """See `launcher.server.running.SamplerPort`."""
+        return self._sampler.sample(self._session, reply_length=reply_length, allowed=allowed)
+
+    def log_probabilities(self, token: int, top: int) -> tuple[float, tuple[tuple[int, float], ...]]:
+        """See `launcher.server.running.SamplerPort`."""
+        return self._package.log_probabilities(self._session, token, top)
+
+    def close(self) -> None:
+        """Frees it."""
+        self._sampler.close()
+
+
+def _seeded(request: GenerationRequest, choice: int) -> Sampling:
+    return replace(request.sampling, seed=(request.sampling.seed + choice) % (1 << 64))
+
+
+def fingerprint(package: Package) -> str:
+    """Tells engine and package apart from others."""
+    digest = hashlib.sha256(__version__.encode() + b"\0" + package.identity())
+    return f"fp_{digest.hexdigest()[:_FINGERPRINT_DIGITS]}"
+
+
+def served_id(name: str, metadata: Mapping[str, object]) -> str:
+    """The model's name in requests: one that is fixed for the released model, else the package's own."""
+    source = metadata.get("source")
+    repository = source.get("repository") if isinstance(source, Mapping) else None
+    if repository == _RELEASED_REPOSITORY or name.lower() in _RELEASED_NAMES:
+        return RELEASED_ID
+    return name
+
+
+def _served(model: OpenModel, options: Options, *, created: int, fingerprint: str) -> ServedModel:
+    package, wanted = model.package, model.session.options
+    return ServedModel(
+        id=served_id(model.name, model.metadata),
+        created=created,
+        text=package,
+        template=model.template,
+        sampling=model.sampling,
+        seed=options.sampling.seed,
+        thinking=options.think,
+        max_tokens=options.max_tokens,
+        timeout=options.serving.request_timeout,
+        context=wanted.context,
+        token_count=package.config.token_count,
+        stop_ids=frozenset(package.config.stop_ids),
+        checkpoints=wanted.checkpoints,
+        fingerprint=fingerprint,
+        grammar=GrammarFactory(package),
+        facts={
+            "name": model.name,
+            "context": wanted.context,
+            "kv_cache": wanted.kv_type.label,
+            "mtp": package.has_mtp,
+        },
+    )
+
+
+def _session_files(model: OpenModel, options: Options, report: Callable[[MindnanoError], None]) -> SessionFiles | None:
+    folder = options.serving.session_dir
+    if folder is None:
+        return None
+    wanted = model.session.options
+    template = model.package.section(Section.CHAT_TEMPLATE) or b""
+    origin = Origin(
+        identity=model.package.identity(),
+        template_sha256=hashlib.sha256(template).digest(),
+        kv=f"{wanted.kv_type.label}{'+mtp' if options.mtp else ''}",
+        engine=f"mindnano-infer {__version__}",
+    )
+    return SessionFiles(folder, limit_bytes=options.serving.session_dir_mib << 20, origin=origin, report=report)

@@ -1,0 +1,202 @@
+"""The description of the API, OpenAPI 3.1, made from the types that requests are read with and replies written from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from launcher.server.protocol.requests import (
+    ChatRequest,
+    CompletionRequest,
+    ControlRequest,
+    DetokenizeRequest,
+    TokenizeRequest,
+)
+from launcher.server.protocol.shapes import (
+    ChatChunk,
+    ChatCompletion,
+    Completion,
+    CompletionChunk,
+    ErrorReply,
+    ModelCard,
+    ModelList,
+    PlainText,
+    PromptText,
+    Tokens,
+)
+
+Document = dict[str, Any]
+
+_SCHEMAS: Final = "#/components/schemas/"
+_TYPES: Final = (
+    ChatRequest,
+    CompletionRequest,
+    ControlRequest,
+    TokenizeRequest,
+    DetokenizeRequest,
+    ChatCompletion,
+    ChatChunk,
+    Completion,
+    CompletionChunk,
+    ErrorReply,
+    ModelCard,
+    ModelList,
+    PlainText,
+    PromptText,
+    Tokens,
+)
+_ERRORS: Final[Mapping[int, str]] = {
+    400: "The request is not valid; `param` names the field, and `code` may be context_length_exceeded",
+    401: "An API key is missing or wrong",
+    403: "The Host or Origin header names a site that may not use this server",
+    404: "There is no such path, model, request or session",
+    408: "The body did not arrive in time",
+    409: "The request was cancelled",
+    413: "The body is too large",
+    415: "The body is not JSON in UTF-8",
+    429: "The queue is full; Retry-After says when to try again, in seconds",
+    500: "The server failed",
+    503: "The model is being loaded or the server stops; Retry-After says when to try again, in seconds",
+    504: "The request ran past its deadline",
+}
+_ALWAYS: Final = (401, 403, 500)
+_WITH_BODY: Final = (400, 404, 408, 413, 415, 503)
+_GENERATING: Final = (*_WITH_BODY, 409, 429, 504)
+_STREAM: Final = (
+    "With `stream`: server-sent events. Each `data:` line is a {chunk}, the last one is `[DONE]`. Lines that begin "
+    "with a colon are comments: they keep the connection alive and tell the place in the queue. A failure on the way is a "
+    "`data:` line with an error object, after which the stream ends without `[DONE]`."
+)
+_OBJECT: Final[Document] = {"type": "object"}
+
+
+def openapi_document(version: str) -> Document:
+    """The document; `version` is that of the program."""
+    _, components = msgspec.json.schema_components(_TYPES, ref_template=_SCHEMAS + "{name}")
+    components["CompletionRequest"]["properties"]["prompt"] = _prompt_schema()
+    components["TokenizeRequest"]["oneOf"] = [_has("content", "string"), _has("messages", "array")]
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "mindnano-infer",
+            "version": version,
+            "description": "An OpenAI-compatible server for one model on one machine.",
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "servers": [{"url": "/"}],
+        "security": [{}, {"bearer": []}],
+        "paths": _paths(),
+        "components": {
+            "schemas": components,
+            "securitySchemes": {
+                "bearer": {"type": "http", "scheme": "bearer", "description": "Where the server has API keys."}
+            },
+        },
+    }
+
+
+def _prompt_schema() -> Document:
+    # The type says "text or list" only: msgspec tells no two kinds of list apart.
+    text = {"type": "string", "minLength": 1}
+    ids = {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": (1 << 31) - 1}, "minItems": 1}
+    alone = {"type": "array", "items": {"anyOf": [text, ids]}, "minItems": 1, "maxItems": 1}
+    return {"anyOf": [text, ids, alone], "description": "One text or one list of token ids."}
+
+
+def _has(name: str, kind: str) -> Document:
+    other = {"content": "messages", "messages": "content"}[name]
+    return {"required": [name], "properties": {name: {"type": kind}, other: {"type": "null"}}}
+
+
+def _paths() -> Document:
+    chat = _generation("chat", "Answer a chat", ChatRequest, ChatCompletion, ChatChunk)
+    completion = _generation("complete", "Continue a text", CompletionRequest, Completion, CompletionChunk)
+    models = _operation("listModels", "The models that are served", _json(ModelList), (503,))
+    model = _operation("getModel", "One model", _json(ModelCard), (404, 503))
+    sessions = _operation("listSessions", "The caller's sessions in the cache", _json_object(), (503,))
+    forget = _operation("deleteSession", "Forget a session", _json_object(), (404, 503))
+    ready = _operation("ready", "Whether requests are taken", _json_object(), (503,), open_to_all=True)
+    return {
+        "/v1/chat/completions": {"post": chat},
+        "/v1/completions": {"post": completion},
+        "/v1/cancel": {"post": _control("cancel", "End a request in any phase")},
+        "/v1/pause": {"post": _control("pause", "Halt a request; it keeps its place")},
+        "/v1/resume": {"post": _control("resume", "Let a paused request go on")},
+        "/v1/models": {"get": models},
+        "/v1/models/{id}": {"parameters": [_path_id("The model's name")], "get": model},
+        "/v1/sessions": {"get": sessions},
+        "/v1/sessions/{id}": {"parameters": [_path_id("The session's name")], "delete": forget},
+        "/tokenize": {"post": _posted("tokenize", "Token ids of a text or of messages", TokenizeRequest, Tokens)},
+        "/detokenize": {"post": _posted("detokenize", "The text of token ids", DetokenizeRequest, PlainText)},
+        "/apply-template": {"post": _posted("applyTemplate", "The prompt of a chat", ChatRequest, PromptText)},
+        "/health": {"get": _operation("health", "Whether the server lives", _json_object(), (), open_to_all=True)},
+        "/readyz": {"get": ready},
+        "/metrics": {"get": _operation("metrics", "Counters for Prometheus", _text("text/plain"), ())},
+        "/props": {"get": _operation("props", "Facts about the server", _json_object(), (503,))},
+        "/openapi.json": {"get": _operation("describe", "This description", _json_object(), ())},
+        "/": {"get": _operation("page", "A page to chat", _text("text/html"), (), open_to_all=True)},
+    }
+
+
+def _generation(name: str, summary: str, body: type, reply: type, chunk: type) -> Document:
+    content = _json(reply) | {
+        "text/event-stream": {"schema": {"type": "string", "contentMediaType": "text/event-stream"}}
+    }
+    operation = _operation(name, summary, content, _GENERATING)
+    operation["description"] = _STREAM.format(chunk=chunk.__name__)
+    operation["requestBody"] = _body(body)
+    operation["parameters"] = [
+        {
+            "name": "X-Session-Id",
+            "in": "header",
+            "required": False,
+            "description": "The name of the conversation, where the body has no session_id.",
+            "schema": {"type": "string", "pattern": "^[A-Za-z0-9_.:-]{1,256}$"},
+        }
+    ]
+    return operation
+
+
+def _posted(name: str, summary: str, body: type, reply: type) -> Document:
+    return _operation(name, summary, _json(reply), _WITH_BODY) | {"requestBody": _body(body)}
+
+
+def _control(name: str, summary: str) -> Document:
+    return _operation(name, summary, _json_object(), _WITH_BODY) | {"requestBody": _body(ControlRequest)}
+
+
+def _operation(
+    name: str, summary: str, content: Document, statuses: tuple[int, ...], *, open_to_all: bool = False
+) -> Document:
+    """An operation; `statuses` are the errors beyond those that every path can give."""
+    responses: Document = {"200": {"description": "Done", "content": content}}
+    for status in sorted({*_ALWAYS, *statuses}):
+        responses[str(status)] = {"description": _ERRORS[status], "content": _json(ErrorReply)}
+    operation: Document = {"operationId": name, "summary": summary, "responses": responses}
+    if open_to_all:
+        operation["security"] = []
+        responses.pop("401")
+    return operation
+
+
+def _path_id(description: str) -> Document:
+    schema = {"type": "string", "minLength": 1}
+    return {"name": "id", "in": "path", "required": True, "description": description, "schema": schema}
+
+
+def _body(kind: type) -> Document:
+    return {"required": True, "content": _json(kind)}
+
+
+def _json(kind: type) -> Document:
+    return {"application/json": {"schema": {"$ref": _SCHEMAS + kind.__name__}}}
+
+
+def _json_object() -> Document:
+    return {"application/json": {"schema": _OBJECT}}
+
+
+def _text(kind: str) -> Document:
+    return {kind: {"schema": {"type": "string"}}}

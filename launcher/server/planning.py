@@ -1,0 +1,362 @@
+"""From a decoded request to a `GenerationRequest`: rendered, tokenised, checked against the model and bounded.
+
+Decisions where OpenAI leaves room or this model differs:
+
+- `tool_choice` "none" leaves the tools in the prompt, so that the cached prefix stays the same, and forbids the token
+  that begins a call.
+- `response_format` with JSON constrains the whole answer, which leaves no place for a call that the model may or may
+  not make: with tools and `tool_choice` "auto" it is refused. With "required" or a named function the calls are the
+  whole reply, and the format has nothing to act on.
+- A completion has one prompt.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from launcher.engine_types import Sampling
+from launcher.errors import RequestError, UsageError
+from launcher.reply import THINK_OPEN, TOOL_CALL
+from launcher.server.grammar import CallReply, JsonReply
+from launcher.server.marks import marks
+from launcher.server.protocol.errors import ContextLengthExceeded
+from launcher.server.protocol.limits import LABEL, MAX_BIAS, MAX_NAME_CHARACTERS
+from launcher.server.protocol.messages import template_messages
+from launcher.server.protocol.requests import (
+    ChatRequest,
+    Common,
+    CompletionRequest,
+    DetokenizeRequest,
+    JsonObjectFormat,
+    JsonSchemaFormat,
+    NamedToolChoice,
+    TemplateOptions,
+    TextFormat,
+    ThinkingSwitch,
+    TokenizeRequest,
+)
+from launcher.server.request import Constraint, GenerationRequest, Style, Tool
+from launcher.server.served import ServedModel
+from launcher.template import Message
+
+# The engine computes in float32, where smaller values become 0, which it refuses.
+_SMALLEST: Final = 1e-6
+_LABEL: Final = re.compile(LABEL)
+
+
+def plan_chat(
+    model: ServedModel, chat: ChatRequest, *, owner: str, header_session: str | None, id: str
+) -> GenerationRequest:
+    """What a chat asks of the engine.
+
+    Args:
+        model: what is served.
+        chat: the decoded body.
+        owner: who asks; see `GenerationRequest`.
+        header_session: the value of X-Session-Id, if there is one.
+        id: the request's id.
+
+    Raises:
+        RequestError: what cannot be served, with the field's name; 404 for another model.
+        PackageError: the template fails.
+    """
+    _check_model(model, chat)
+    session = session_name(chat, header_session)
+    thinking = thinking_of(chat, model.thinking)
+    messages = template_messages(chat.messages)
+    tools = [tool.variables() for tool in chat.tools or ()]
+    prompt = _render(model, messages, thinking=thinking, tools=tools)
+    ids = model.text.tokenize(prompt)
+    room = _room(model, ids, "messages")
+    reasoning = prompt.rstrip().endswith(THINK_OPEN)
+    return GenerationRequest(
+        id=id,
+        owner=owner,
+        session=session,
+        prompt=tuple(ids),
+        marks=marks(
+            model.template,
+            messages,
+            thinking=thinking,
+            tools=tools or None,
+            prompt=prompt,
+            ids=ids,
+            tokenize=model.text.tokenize,
+            limit=model.checkpoints,
+        )
+        if model.checkpoints
+        else (),
+        max_tokens=_max_tokens(model, room, chat.max_tokens, chat.max_completion_tokens),
+        choices=chat.n or 1,
+        sampling=_sampling(model, chat),
+        logit_bias=_biases(model, chat) | (_no_calls(model) if tools and chat.tool_choice == "none" else {}),
+        stops=chat.stops,
+        ignore_eos=chat.ignore_eos is True,
+        logprobs=(chat.top_logprobs or 0) if chat.logprobs else None,
+        style=Style.CHAT,
+        reasoning=reasoning,
+        tools=() if chat.tool_choice == "none" else _tools(chat),
+        parallel_calls=chat.parallel_tool_calls is not False,
+        new_constraint=_constraint(model, chat, reasoning=reasoning),
+        deadline=_deadline(model, chat),
+    )
+
+
+def plan_completion(
+    model: ServedModel, completion: CompletionRequest, *, owner: str, header_session: str | None, id: str
+) -> GenerationRequest:
+    """What a completion asks of the engine; arguments and errors as those of `plan_chat`."""
+    _check_model(model, completion)
+    session = session_name(completion, header_session)
+    prompt = _one_prompt(completion)
+    ids = model.text.tokenize(prompt) if isinstance(prompt, str) else prompt
+    _check_ids(model, ids, "prompt")
+    if not ids:
+        raise RequestError("invalid_value", "prompt is empty, expected at least one token", param="prompt")
+    room = _room(model, ids, "prompt")
+    return GenerationRequest(
+        id=id,
+        owner=owner,
+        session=session,
+        prompt=tuple(ids),
+        max_tokens=_max_tokens(model, room, completion.max_tokens),
+        choices=completion.n or 1,
+        sampling=_sampling(model, completion),
+        logit_bias=_biases(model, completion),
+        stops=completion.stops,
+        ignore_eos=completion.ignore_eos is True,
+        logprobs=completion.logprobs,
+        style=Style.TEXT,
+        deadline=_deadline(model, completion),
+    )
+
+
+def prompt_text(model: ServedModel, chat: ChatRequest) -> str:
+    """The prompt that the template makes of a chat.
+
+    Raises:
+        RequestError: the messages cannot be rendered.
+        PackageError: the template fails.
+    """
+    _check_model(model, chat)
+    tools = [tool.variables() for tool in chat.tools or ()]
+    thinking = thinking_of(chat, model.thinking)
+    return _render(model, template_messages(chat.messages), thinking=thinking, tools=tools)
+
+
+def tokens_of(model: ServedModel, request: TokenizeRequest) -> list[int]:
+    """The token ids of a text, or of the prompt that messages make.
+
+    Raises:
+        RequestError: the messages cannot be rendered.
+        PackageError: the template fails.
+    """
+    if request.messages is None:
+        return model.text.tokenize(request.content or "", special=request.parse_special is not False)
+    tools = [tool.variables() for tool in request.tools or ()]
+    thinking = _switch(_kwargs_switches(request.chat_template_kwargs), model.thinking)
+    return model.text.tokenize(_render(model, template_messages(request.messages), thinking=thinking, tools=tools))
+
+
+def detokenized(model: ServedModel, request: DetokenizeRequest) -> str:
+    """The text of token ids, with U+FFFD for what is no UTF-8.
+
+    Raises:
+        RequestError: an id has no token.
+    """
+    _check_ids(model, request.tokens, "tokens")
+    return text_of(model, request.tokens)
+
+
+def text_of(model: ServedModel, ids: Sequence[int]) -> str:
+    """The text of known token ids; `echo` of a completion is that of its prompt."""
+    return b"".join(map(model.text.token_bytes, ids)).decode(errors="replace")
+
+
+def session_name(request: Common, header: str | None) -> str | None:
+    """The client's name for its conversation: the first of session_id, X-Session-Id, metadata.session_id,
+    prompt_cache_key and user that is there.
+
+    Raises:
+        RequestError: it is not 1 to 256 printable characters.
+    """
+    listed = (request.metadata or {}).get("session_id")
+    candidates: tuple[tuple[str, object], ...] = (
+        ("session_id", request.session_id),
+        ("X-Session-Id", header),
+        ("metadata.session_id", listed),
+        ("prompt_cache_key", request.prompt_cache_key or None),
+        ("user", request.user or None),
+    )
+    for name, value in candidates:
+        if value is None:
+            continue
+        if isinstance(value, str) and _LABEL.search(value):
+            return value
+        message = f"{name} is not 1 to {MAX_NAME_CHARACTERS} printable characters"
+        raise RequestError("invalid_value", message, param=name)
+    return None
+
+
+def thinking_of(chat: ChatRequest, default: bool) -> bool:
+    """Whether the reply begins with thinking.
+
+    `enable_thinking`, `thinking` and those of `chat_template_kwargs` say so; without them `reasoning_effort` "none"
+    switches it off.
+
+    Raises:
+        RequestError: they contradict each other.
+    """
+    given = chat.thinking
+    switch = given.type == "enabled" if isinstance(given, ThinkingSwitch) else given
+    switches = {"enable_thinking": chat.enable_thinking, "thinking": switch}
+    effort = False if chat.reasoning_effort == "none" else default
+    return _switch(switches | _kwargs_switches(chat.chat_template_kwargs), effort)
+
+
+def _kwargs_switches(options: TemplateOptions | None) -> dict[str, bool | None]:
+    if options is None:
+        return {}
+    option = None if options.thinking_option is None else options.thinking_option == "on"
+    return {
+        "chat_template_kwargs.enable_thinking": options.enable_thinking,
+        "chat_template_kwargs.thinking_option": option,
+    }
+
+
+def _switch(switches: Mapping[str, bool | None], default: bool) -> bool:
+    said = {name: value for name, value in switches.items() if value is not None}
+    if len(set(said.values())) > 1:
+        names = " and ".join(said)
+        raise RequestError("invalid_value", f"{names} contradict each other", param=next(reversed(said)))
+    return next(iter(said.values()), default)
+
+
+def _check_model(model: ServedModel, request: Common) -> None:
+    if request.model is not None and request.model != model.id:
+        message = f"the model {request.model[:MAX_NAME_CHARACTERS]!r} is not served here; this server has {model.id!r}"
+        raise RequestError("model_not_found", message, status=404, param="model")
+
+
+def _render(
+    model: ServedModel, messages: Sequence[Message], *, thinking: bool, tools: Sequence[Mapping[str, object]]
+) -> str:
+    try:
+        return model.template.render(messages, enable_thinking=thinking, tools=tools or None)
+    except UsageError as error:
+        raise RequestError("template_refused", error.message, param="messages") from error
+
+
+def _room(model: ServedModel, ids: Sequence[int], param: str) -> int:
+    room = model.context - len(ids)
+    if room < 1:
+        raise ContextLengthExceeded(len(ids), model.context, param=param)
+    return room
+
+
+def _max_tokens(model: ServedModel, room: int, *asked: int | None) -> int:
+    given = [count for count in asked if count is not None]
+    if not given and model.max_tokens is not None:
+        given = [model.max_tokens]
+    return min([room, *given])
+
+
+def _deadline(model: ServedModel, request: Common) -> float | None:
+    return min((limit for limit in (request.timeout, model.timeout) if limit is not None), default=None)
+
+
+def _sampling(model: ServedModel, request: Common) -> Sampling:
+    seed = request.seed if request.seed is not None else model.seed
+    changes: dict[str, Any] = {"seed": secrets.randbits(64) if seed is None else seed % (1 << 64)}
+    for name in ("temperature", "min_p", "frequency_penalty", "presence_penalty"):
+        value = getattr(request, name)
+        if value is not None:
+            changes[name] = value
+    for name in ("top_p", "repetition_penalty"):
+        value = getattr(request, name)
+        if value is not None:
+            changes[name] = max(value, _SMALLEST)
+    if request.top_k is not None:
+        changes["top_k"] = max(request.top_k, 0)  # -1 is what some clients send for "off"
+    return replace(model.sampling, **changes)
+
+
+def _biases(model: ServedModel, request: Common) -> dict[int, float]:
+    biases: dict[int, float] = {}
+    for key, bias in (request.logit_bias or {}).items():
+        if int(key) >= model.token_count:
+            message = f"logit_bias names the token {key}, the model has ids from 0 to {model.token_count - 1}"
+            raise RequestError("invalid_value", message, param=f"logit_bias.{key}")
+        biases[int(key)] = bias
+    return biases
+
+
+def _no_calls(model: ServedModel) -> dict[int, float]:
+    ids = model.text.tokenize(TOOL_CALL)
+    return {ids[0]: -MAX_BIAS} if len(ids) == 1 else {}
+
+
+def _check_ids(model: ServedModel, ids: Sequence[int], param: str) -> None:
+    for index, token in enumerate(ids):
+        if token >= model.token_count:
+            message = f"{param}[{index}] is {token}, the model has ids from 0 to {model.token_count - 1}"
+            raise RequestError("invalid_value", message, param=f"{param}[{index}]")
+
+
+def _one_prompt(completion: CompletionRequest) -> str | list[int]:
+    prompt = completion.prompt
+    if isinstance(prompt, str):
+        return prompt
+    ids = [entry for entry in prompt if isinstance(entry, int)]
+    if len(ids) == len(prompt):
+        return ids
+    only = prompt[0]
+    if len(prompt) == 1 and not isinstance(only, int):
+        return only
+    if ids:
+        raise RequestError("invalid_type", "prompt mixes token ids with other things", param="prompt")
+    message = f"prompt is a list of {len(prompt)} prompts, expected one; send one request for each"
+    raise RequestError("unsupported_parameter", message, param="prompt")
+
+
+def _tools(chat: ChatRequest) -> tuple[Tool, ...]:
+    return tuple(Tool(name=tool.function.name, parameters=tool.function.parameters or {}) for tool in chat.tools or ())
+
+
+def _constraint(model: ServedModel, chat: ChatRequest, *, reasoning: bool) -> Callable[[], Constraint] | None:
+    reply = _constrained_reply(chat)
+    if reply is None:
+        return None
+    if chat.ignore_eos:
+        message = "ignore_eos cannot be combined with a reply that follows a grammar, which has an end"
+        raise RequestError("unsupported_parameter", message, param="ignore_eos")
+    return model.grammar.constraint(reply, reasoning=reasoning)
+
+
+def _constrained_reply(chat: ChatRequest) -> JsonReply | CallReply | None:
+    choice = chat.tool_choice
+    parallel = chat.parallel_tool_calls is not False
+    if isinstance(choice, NamedToolChoice):
+        return CallReply(tools=_tools(chat), name=choice.function.name, parallel=parallel)
+    if choice == "required":
+        return CallReply(tools=_tools(chat), name=None, parallel=parallel)
+    wanted = chat.response_format
+    if wanted is None or isinstance(wanted, TextFormat):
+        return None
+    if chat.tools and choice != "none":
+        message = (
+            'response_format with JSON cannot be combined with tools and tool_choice "auto"; '
+            'set tool_choice to "none" or "required", or use the type "text"'
+        )
+        raise RequestError("unsupported_parameter", message, param="response_format")
+    return _json_reply(wanted)
+
+
+def _json_reply(wanted: JsonObjectFormat | JsonSchemaFormat) -> JsonReply:
+    if isinstance(wanted, JsonObjectFormat):
+        return JsonReply(schema=None)
+    return JsonReply(schema=wanted.json_schema.schema or {})

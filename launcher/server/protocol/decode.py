@@ -1,0 +1,250 @@
+"""Bytes to requests. Whatever the bytes are: the result is a request or a `RequestError` that names the field."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from itertools import accumulate
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from launcher.errors import RequestError
+from launcher.server.protocol.limits import MAX_DEPTH, MAX_SEED, MIN_SEED
+from launcher.server.protocol.requests import (
+    ChatRequest,
+    Common,
+    CompletionRequest,
+    ControlRequest,
+    DetokenizeRequest,
+    NamedToolChoice,
+    TokenizeRequest,
+    ToolDefinition,
+)
+
+T = TypeVar("T")
+
+_REFUSED: Final[Mapping[str, str]] = {
+    "audio": "this model reads and writes text only",
+    "modalities": 'this model reads and writes text only, so modalities can only be ["text"]',
+    "functions": "it is out of use; use tools",
+    "function_call": "it is out of use; use tool_choice and tool_calls",
+    "moderation": "this server does not moderate",
+    "prediction": "this server does not take predicted output",
+    "web_search_options": "this server does not search the web",
+    "suffix": "this model does not fill in the middle",
+    "store": "this server stores nothing",
+}
+
+_WORDS: Final[Mapping[str, str]] = {
+    "int": "an integer",
+    "str": "a string",
+    "float": "a number",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "an object",
+    "null": "null",
+}
+_SHOWN: Final = 80
+_PATH: Final = re.compile(r" - at (`key` in )?`\$(.*?)`$", re.DOTALL)
+_STEP: Final = re.compile(r"\.([^.\[]+)|\[(\d+)\]")
+
+# A string that never ends counts as one up to the end, so that no input makes the search start over and over.
+_STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
+_OPENING, _CLOSING = b"[{", b"]}"
+_STEPS: Final = bytes.maketrans(_OPENING + _CLOSING, b"\x01\x01\xff\xff")
+_OTHERS: Final = bytes(sorted(set(range(256)) - set(_OPENING + _CLOSING)))
+
+
+def decode_chat(body: bytes) -> ChatRequest:
+    """The body of a chat.
+
+    Raises:
+        RequestError: it is no JSON, or not a request that can be served.
+    """
+    chat = _decode(_CHAT, body)
+    _check_seed(chat)
+    if chat.top_logprobs is not None and chat.logprobs is not True:
+        raise RequestError("invalid_value", "top_logprobs needs logprobs to be true", param="top_logprobs")
+    _check_tools(chat.tools)
+    names = {tool.function.name for tool in chat.tools or ()}
+    choice = chat.tool_choice
+    if isinstance(choice, NamedToolChoice) and choice.function.name not in names:
+        known = ", ".join(sorted(names)) or "none"
+        found = _shown(choice.function.name)
+        param = "tool_choice.function.name"
+        raise RequestError("invalid_value", f"{param} is {found}, which is not in tools ({known})", param=param)
+    if choice == "required" and not names:
+        raise RequestError("invalid_value", 'tool_choice "required" needs tools', param="tool_choice")
+    return chat
+
+
+def decode_completion(body: bytes) -> CompletionRequest:
+    """The body of a completion.
+
+    Raises:
+        RequestError: it is no JSON, or not a request that can be served.
+    """
+    completion = _decode(_COMPLETION, body)
+    _check_seed(completion)
+    count = completion.n or 1
+    if completion.best_of is not None and completion.best_of > count:
+        message = f"best_of is {completion.best_of}, more than n ({count}); every reply that is written is returned"
+        raise RequestError("unsupported_parameter", message, param="best_of")
+    if completion.echo and completion.logprobs is not None:
+        message = "echo and logprobs exclude each other: the probabilities of the prompt are not computed"
+        raise RequestError("unsupported_parameter", message, param="echo")
+    return completion
+
+
+def decode_control(body: bytes) -> ControlRequest:
+    """The body that cancels, pauses or resumes.
+
+    Raises:
+        RequestError: it is no JSON, or there is no request id.
+    """
+    return _decode(_CONTROL, body)
+
+
+def decode_tokenize(body: bytes) -> TokenizeRequest:
+    """The body of /tokenize.
+
+    Raises:
+        RequestError: it is no JSON, or has not exactly one of `content` and `messages`.
+    """
+    request = _decode(_TOKENIZE, body)
+    if (request.content is None) == (request.messages is None):
+        raise RequestError("missing_field", "expected exactly one of content and messages", param="content")
+    _check_tools(request.tools)
+    return request
+
+
+def decode_detokenize(body: bytes) -> DetokenizeRequest:
+    """The body of /detokenize.
+
+    Raises:
+        RequestError: it is no JSON, or no list of token ids.
+    """
+    return _decode(_DETOKENIZE, body)
+
+
+_CHAT: Final = msgspec.json.Decoder(ChatRequest)
+_COMPLETION: Final = msgspec.json.Decoder(CompletionRequest)
+_CONTROL: Final = msgspec.json.Decoder(ControlRequest)
+_TOKENIZE: Final = msgspec.json.Decoder(TokenizeRequest)
+_DETOKENIZE: Final = msgspec.json.Decoder(DetokenizeRequest)
+
+
+def depth_of(body: bytes) -> int:
+    """How deep arrays and objects nest; of bytes that are no JSON, a depth up to where they stop being any."""
+    # Most bodies have fewer brackets than levels are allowed; those need no closer look.
+    opened = sum(map(body.count, (b"[", b"{")))
+    if opened <= MAX_DEPTH:
+        return opened
+    steps = _STRING.sub(b"", body).translate(_STEPS, _OTHERS)
+    return max(accumulate(memoryview(steps).cast("b")), default=0)
+
+
+def _decode(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
+    if depth_of(body) > MAX_DEPTH:
+        raise RequestError("invalid_json", f"the body nests deeper than {MAX_DEPTH} levels")
+    try:
+        return decoder.decode(body)
+    except msgspec.ValidationError as error:
+        raise _refusal(str(error), body) from error
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        if not body.strip():
+            raise RequestError("invalid_json", "the body is empty, expected a JSON object") from error
+        raise RequestError("invalid_json", f"the body is not valid JSON in UTF-8: {error}") from error
+
+
+def _refusal(said: str, body: bytes) -> RequestError:
+    """A validation error of msgspec with what was found, and the path as a param."""
+    match = _PATH.search(said)
+    path = match[2].lstrip(".") if match is not None else ""
+    fault = said if match is None else said[: match.start()]
+    field = path.rpartition(".")[2].partition("[")[0]
+    missing = re.match(r"Object missing required field `(.*?)`", fault)
+    if missing is not None:
+        name = f"{path}.{missing[1]}" if path else missing[1]
+        return RequestError("missing_field", f"{name} is missing", param=name)
+    unknown = re.match(r"Object contains unknown field `(.*?)`", fault, re.DOTALL)
+    if unknown is not None:
+        name = f"{path}.{unknown[1]}" if path else unknown[1]
+        shown = _cut(name)
+        return RequestError("unknown_field", f"{shown} is not known here; {path} takes {_TAKEN}", param=shown)
+    if field in _REFUSED:
+        return RequestError("unsupported_parameter", f"{path} is not supported: {_REFUSED[field]}", param=path)
+    expected = _expected(fault, path, field)
+    if match is not None and match[1]:
+        return RequestError("invalid_value", f"a key of {path} is not {expected}", param=path)
+    found = _found(body, path)
+    code = "invalid_type" if ", got `" in fault else "invalid_value"
+    return RequestError(code, f"{path or 'the body'} is {found}, expected {expected}", param=path or None)
+
+
+_TAKEN: Final = "enable_thinking and thinking_option"
+
+# What the library calls a wrong value of a tag or of an enumeration, without saying what would be right.
+_CHOICES: Final[Mapping[str, str]] = {
+    "role": "system, developer, user, assistant or tool",
+    "tool_choice": 'none, auto, required, or {"type": "function", "function": {"name": ...}}',
+    "thinking_option": "on or off",
+}
+_TYPES: Final[tuple[tuple[re.Pattern[str], str], ...]] = (
+    (re.compile(r"content\[\d+\]\.type$"), '"text": this model reads text only'),
+    (re.compile(r"response_format\.type$"), "text, json_object or json_schema"),
+    (re.compile(r"thinking\.type$"), "enabled or disabled"),
+    (re.compile(r"\.type$"), '"function"'),
+)
+
+
+def _expected(fault: str, path: str, field: str) -> str:
+    described = re.match(r"Expected (.*?)(, got `.*`)?$", fault, re.DOTALL)
+    if described is None:
+        words = next((words for pattern, words in _TYPES if pattern.search(path)), "another value")
+        return _CHOICES.get(field, words)
+    words = re.sub(r"`([^`]*)`", lambda found: _in_words(found[1]), described[1])
+    if field in {"session_id", "user", "prompt_cache_key", "name", "request_id"} and "regex" in words:
+        return "1 to 64 letters, digits, _, . or -" if "a-zA-Z0-9" in words else "1 to 256 printable characters"
+    return "a token id in digits" if "regex" in words else words
+
+
+def _in_words(types: str) -> str:
+    return " or ".join(_WORDS.get(name, name) for name in types.split(" | "))
+
+
+def _found(body: bytes, path: str) -> str:
+    """The value at the path as it would be written, cut short; only looked for once a request is refused anyway."""
+    try:
+        value: Any = msgspec.json.decode(body)
+        for name, index in _STEP.findall(f".{path}"):
+            value = value[int(index)] if index else value[name]
+    except (msgspec.MsgspecError, LookupError, TypeError):  # the rest is no JSON, or the path names any key
+        return "wrong"
+    return _shown(value)
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, dict | list):
+        return "an object" if isinstance(value, dict) else f"a list of {len(value)}"
+    return _cut(msgspec.json.encode(value).decode())
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
+
+
+def _check_seed(request: Common) -> None:
+    if request.seed is not None and not MIN_SEED <= request.seed <= MAX_SEED:
+        raise RequestError("invalid_value", "seed does not fit in 64 bits", param="seed")
+
+
+def _check_tools(tools: list[ToolDefinition] | None) -> None:
+    seen: set[str] = set()
+    for index, tool in enumerate(tools or ()):
+        name = tool.function.name
+        if name in seen:
+            param = f"tools[{index}].function.name"
+            raise RequestError("invalid_value", f"{param} is {_shown(name)}, which occurs before", param=param)
+        seen.add(name)

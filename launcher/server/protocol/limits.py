@@ -1,0 +1,44 @@
+"""What a request may hold. Bodies come from anybody, so everything that costs memory or time has a bound."""
+
+from __future__ import annotations
+
+from typing import Final
+
+MAX_DEPTH: Final = 64
+"""Nested arrays and objects of a body."""
+
+MAX_MESSAGES: Final = 2048
+MAX_PARTS: Final = 1024
+"""Content parts of one message."""
+
+MAX_STOPS: Final = 16
+"""Stop strings; OpenAI allows 4."""
+
+MAX_STOP_CHARACTERS: Final = 1024
+MAX_TOOLS: Final = 128
+MAX_TOOL_CALLS: Final = 128
+"""Calls in one message of the assistant."""
+
+MAX_BIASES: Final = 1024
+MAX_BIAS: Final = 100.0
+MAX_CHOICES: Final = 16
+MAX_TOP_LOGPROBS: Final = 20
+MAX_COMPLETION_LOGPROBS: Final = 5
+MAX_METADATA: Final = 64
+MAX_NAME_CHARACTERS: Final = 256
+"""Of a session's name and of the names of authors."""
+
+MAX_TEMPERATURE: Final = 2.0
+MAX_PENALTY: Final = 2.0
+MAX_TIMEOUT: Final = 604_800.0
+"""Seconds: a week."""
+
+MIN_SEED: Final = -(1 << 63)
+MAX_SEED: Final = (1 << 64) - 1
+
+# `$` also matches before a last line feed, in Python but not in JSON Schema; this end means the same in both.
+_END: Final = r"(?![\s\S])"
+TOOL_NAME: Final = rf"^[a-zA-Z0-9_.-]{{1,64}}{_END}"
+LABEL: Final = rf"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]{{1,{MAX_NAME_CHARACTERS}}}{_END}"
+LABEL_OR_NOTHING: Final = rf"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]{{0,{MAX_NAME_CHARACTERS}}}{_END}"
+TOKEN_KEY: Final = rf"^[0-9]{{1,9}}{_END}"

@@ -1,0 +1,7 @@
+"""Everything that turns events and errors into the JSON of an answer."""
+
+from launcher.server.protocol.chat_replies import ChatReply, ChatStream
+from launcher.server.protocol.completion_replies import CompletionReply, CompletionStream
+from launcher.server.protocol.errors import error_body
+
+__all__ = ["ChatReply", "ChatStream", "CompletionReply", "CompletionStream", "error_body"]

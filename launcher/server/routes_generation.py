@@ -1,0 +1,126 @@
+"""The routes that make the model write, and those that cancel, pause and resume that."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from launcher.errors import RequestError
+from launcher.server.answers import json_answer, refusal
+from launcher.server.app import HEADERS, OWNER, Services
+from launcher.server.bridge import Bridge
+from launcher.server.events import Event, Failed
+from launcher.server.journal import Entry
+from launcher.server.ports import Backend, Call, Caller, SchedulerPort
+from launcher.server.sse import EventStream, collect
+
+_Planner = Callable[[Backend, bytes, Caller], Call]
+_Control = Callable[[SchedulerPort, str, str], bool]
+
+
+def generation_routes(services: Services) -> list[Route]:
+    """`/v1/chat/completions`, `/v1/completions`, `/v1/cancel`, `/v1/pause`, `/v1/resume`."""
+
+    def generating(path: str, plan: _Planner) -> Route:
+        async def endpoint(request: Request) -> Response:
+            return await _generate(services, request, path, plan)
+
+        return Route(path, endpoint, methods=["POST"])
+
+    def controlling(path: str, word: str, act: _Control) -> Route:
+        async def endpoint(request: Request) -> Response:
+            return await _control(services, request, word, act)
+
+        return Route(path, endpoint, methods=["POST"])
+
+    return [
+        generating("/v1/chat/completions", lambda backend, body, caller: backend.chat(body, caller)),
+        generating("/v1/completions", lambda backend, body, caller: backend.completion(body, caller)),
+        controlling("/v1/cancel", "cancelled", lambda scheduler, id, owner: scheduler.cancel(id, owner)),
+        controlling("/v1/pause", "paused", lambda scheduler, id, owner: scheduler.pause(id, owner)),
+        controlling("/v1/resume", "resumed", lambda scheduler, id, owner: scheduler.resume(id, owner)),
+    ]
+
+
+async def _generate(services: Services, request: Request, path: str, plan: _Planner) -> Response:
+    services.state.accepting()  # before a large body is read
+    caller = Caller(owner=request.scope[OWNER], headers=request.scope[HEADERS])
+    with services.bodies.held() as held:
+        body = await held.read(request)
+        call = await services.work(plan, services.state.accepting(), body, caller)
+    backend = services.state.accepting()
+    bridge = Bridge(asyncio.get_running_loop())
+    entry = Entry(services.journal, path, call)
+    backend.scheduler.submit(call.request, bridge.sink)
+
+    def cancel() -> None:
+        backend.scheduler.cancel(call.request.id, call.request.owner)
+
+    headers = _headers(call)
+    if call.stream:
+        return EventStream(
+            bridge,
+            call.new_stream(),
+            headers=headers,
+            cancel=cancel,
+            observe=entry.observe,
+            close=lambda gone: entry.close(200, gone=gone),
+            ping_seconds=services.ping_seconds,
+        )
+    return await _whole(request, bridge, call, entry, cancel, headers)
+
+
+async def _whole(
+    request: Request,
+    bridge: Bridge,
+    call: Call,
+    entry: Entry,
+    cancel: Callable[[], None],
+    headers: dict[str, str],
+) -> Response:
+    writer = call.new_reply()
+
+    def take(event: Event) -> None:
+        entry.observe(event)
+        if not isinstance(event, Failed):
+            writer.add(event)
+
+    last: Event | None = None
+    try:
+        last = await collect(bridge, request.receive, take)
+    finally:
+        if last is None:
+            cancel()
+            entry.close(499, gone=bridge.has_left())
+    if last is None:
+        raise ClientDisconnect
+    if isinstance(last, Failed):
+        told = refusal(last.error)
+        entry.close(told.status, gone=False)
+        told.answer.headers.update(headers)
+        return told.answer
+    entry.close(200, gone=False)
+    return Response(writer.document(), headers=headers, media_type="application/json")
+
+
+def _headers(call: Call) -> dict[str, str]:
+    headers = {"X-Request-Id": call.request.id}
+    session = call.request.session
+    if session is not None and session.isascii() and session.isprintable():
+        headers["X-Session-Id"] = session
+    return headers
+
+
+async def _control(services: Services, request: Request, word: str, act: _Control) -> Response:
+    backend = services.state.loaded()
+    with services.bodies.held() as held:
+        name = await services.work(backend.request_id, await held.read(request))
+    if not act(backend.scheduler, name, request.scope[OWNER]):
+        raise RequestError(
+            "request_not_found", f"there is no request {name!r} that could be {word}", status=404, param="request_id"
+        )
+    return json_answer({"request_id": name, word: True})

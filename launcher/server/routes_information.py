@@ -1,0 +1,117 @@
+"""The routes that tell: health, metrics, models, properties, sessions, tokens, the description and the page."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from importlib.resources import files
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from launcher.errors import RequestError
+from launcher.server.answers import json_answer
+from launcher.server.app import OWNER, Phase, Services
+from launcher.server.ports import Backend
+from launcher.server.prometheus import CONTENT_TYPE
+
+PAGE_FILES: Final[Mapping[str, tuple[str, str]]] = {
+    "/": ("index.html", "text/html; charset=utf-8"),
+    "/page.css": ("page.css", "text/css; charset=utf-8"),
+    "/page.js": ("page.js", "text/javascript; charset=utf-8"),
+}
+OPEN_PATHS: Final = frozenset({"/health", "/readyz", *PAGE_FILES})
+_PAGE_HEADERS: Final = {
+    "Cache-Control": "no-cache",
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "Referrer-Policy": "no-referrer",
+}
+_Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+def information_routes(services: Services, description: Callable[[], Mapping[str, object]]) -> list[Route]:
+    """All routes but those that make the model write.
+
+    Args:
+        services: what they work with.
+        description: makes the document of `/openapi.json`.
+    """
+    state = services.state
+
+    async def health(_request: Request) -> Response:
+        return json_answer({"status": "ok"})
+
+    async def ready(_request: Request) -> Response:
+        state.accepting()
+        return json_answer({"status": Phase.READY.value})
+
+    async def metrics(_request: Request) -> Response:
+        return Response(services.journal.metrics.text(), headers={"Content-Type": CONTENT_TYPE})
+
+    async def models(_request: Request) -> Response:
+        return json_answer({"object": "list", "data": list(state.loaded().models())})
+
+    async def model(request: Request) -> Response:
+        name = request.path_params["name"]
+        for found in state.loaded().models():
+            if found["id"] == name:
+                return json_answer(found)
+        raise RequestError("model_not_found", f"there is no model {name!r}", status=404, param="model")
+
+    async def properties(_request: Request) -> Response:
+        return json_answer(await services.work(state.loaded().props))
+
+    async def sessions(request: Request) -> Response:
+        listed = await services.work(state.loaded().sessions, request.scope[OWNER])
+        return json_answer({"object": "list", "data": list(listed)})
+
+    async def delete_session(request: Request) -> Response:
+        name = request.path_params["name"]
+        if not await services.work(state.loaded().delete_session, request.scope[OWNER], name):
+            raise RequestError("session_not_found", f"there is no session {name!r}", status=404, param="id")
+        return json_answer({"id": name, "object": "session.deleted", "deleted": True})
+
+    async def description_page(_request: Request) -> Response:
+        return json_answer(await services.work(description))
+
+    return [
+        Route("/health", health, methods=["GET"]),
+        Route("/readyz", ready, methods=["GET"]),
+        Route("/metrics", metrics, methods=["GET"]),
+        Route("/props", properties, methods=["GET"]),
+        Route("/v1/models", models, methods=["GET"]),
+        Route("/v1/models/{name:path}", model, methods=["GET"]),
+        Route("/v1/sessions", sessions, methods=["GET"]),
+        Route("/v1/sessions/{name:path}", delete_session, methods=["DELETE"]),
+        Route("/openapi.json", description_page, methods=["GET"]),
+        _posted(services, "/tokenize", lambda backend, body: backend.tokenize(body)),
+        _posted(services, "/detokenize", lambda backend, body: backend.detokenize(body)),
+        _posted(services, "/apply-template", lambda backend, body: backend.apply_template(body)),
+        *(_page_route(services, path, name, kind) for path, (name, kind) in PAGE_FILES.items()),
+    ]
+
+
+def _posted(services: Services, path: str, work: Callable[[Backend, bytes], Mapping[str, object]]) -> Route:
+    async def endpoint(request: Request) -> Response:
+        backend = services.state.loaded()
+        with services.bodies.held() as held:
+            body = await held.read(request)
+            document = await services.work(work, backend, body)
+        return json_answer(document)
+
+    return Route(path, endpoint, methods=["POST"])
+
+
+def _page_route(services: Services, path: str, name: str, kind: str) -> Route:
+    def read() -> bytes:
+        return files("launcher.server").joinpath("page", name).read_bytes()
+
+    async def endpoint(_request: Request) -> Response:
+        data = await services.work(read)
+        return Response(data, headers={**_PAGE_HEADERS, "Content-Type": kind})
+
+    return Route(path, endpoint, methods=["GET"])

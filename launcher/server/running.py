@@ -1,0 +1,367 @@
+"""One request on the engine, as a machine that does one step at a time: a slice of the prompt, or one token.
+
+Between two steps nothing of the request is on the stack, so that the scheduler can stop it, or park it and let others
+run. A parked request keeps its sampler, its reader and its grammar and the ids that it has generated; going on reads
+the prompt and those ids again, which gives the engine bit for bit what it had.
+"""
+
+from __future__ import annotations
+
+import secrets
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final, Protocol
+
+from launcher.engine_types import Logits
+from launcher.errors import ContextFull
+from launcher.generate import PREFILL_SLICE, CancelFlag
+from launcher.server.events import (
+    CacheSource,
+    ChoiceFinished,
+    Delta,
+    Deltas,
+    Event,
+    FinishReason,
+    Metrics,
+    Reading,
+    TokenLogprob,
+)
+from launcher.server.reply_reader import ReplyReader
+from launcher.server.request import Constraint, GenerationRequest, MarkKind
+
+# Seconds between two `Reading` events.
+_READING_INTERVAL: Final = 0.2
+
+
+class SamplerPort(Protocol):
+    """Picks the tokens of one choice, from the logits of what the engine evaluated last."""
+
+    def pick(self, reply_length: int, allowed: object) -> int:
+        """The next id. `allowed` is a mask as `Constraint.allowed` gives it, or None."""
+
+    def log_probabilities(self, token: int, top: int) -> tuple[float, tuple[tuple[int, float], ...]]:
+        """Natural log-probability of the token, and the `top` likeliest ids with theirs."""
+
+    def close(self) -> None:
+        """Frees it; does nothing the second time."""
+
+
+class BegunPort(Protocol):
+    """How much of a prompt the engine holds already, and where that came from."""
+
+    @property
+    def reused(self) -> int: ...
+
+    @property
+    def source(self) -> CacheSource: ...
+
+
+class StorePort(Protocol):
+    """What keeps sessions. Only the generation thread calls it."""
+
+    def begin(self, *, owner: str, name: str | None, ids: Sequence[int]) -> BegunPort:
+        """Makes the engine hold the first `reused` of the ids, fewer than all of them."""
+
+    def keep(self, kind: MarkKind) -> None:
+        """Keeps a checkpoint at the engine's position."""
+
+    def end(self) -> None:
+        """What the engine holds now is good and may be reused."""
+
+    def discard(self) -> None:
+        """What the engine holds now must not be used again."""
+
+    def idle(self) -> float | None:
+        """Does a bit of work that can wait; returns the seconds until there is more, or None."""
+
+    def close(self) -> None:
+        """Saves what is to be saved."""
+
+
+class TextPort(Protocol):
+    """What running needs of `launcher.engine.Package`."""
+
+    def token_bytes(self, token: int) -> bytes: ...
+
+
+class StreamPort(Protocol):
+    """What running needs of `launcher.engine.Utf8Stream`."""
+
+    def push(self, data: bytes) -> str: ...
+
+    def finish(self) -> str: ...
+
+
+@dataclass(slots=True)
+class Totals:
+    """Tokens since the start. Only the generation thread writes them."""
+
+    generated: int = 0
+    prefilled: int = 0
+    cached: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ports:
+    """What every request runs on. `stop_texts` end a reply in which the model spells a stop token in pieces."""
+
+    flag: CancelFlag
+    store: StorePort
+    new_sampler: Callable[[GenerationRequest, int], SamplerPort]
+    text: TextPort
+    new_stream: Callable[[], StreamPort]
+    stop_ids: frozenset[int]
+    stop_texts: tuple[str, ...]
+    clock: Callable[[], float]
+    totals: Totals
+
+
+class Phase(Enum):
+    """Where a request is."""
+
+    WAITING = "waiting"
+    READING = "reading"
+    WRITING = "writing"
+    PAUSED = "paused"
+
+
+@dataclass(slots=True, kw_only=True)
+class _Choice:
+    """One reply, from its first token to its end; times in seconds."""
+
+    index: int
+    sampler: SamplerPort
+    stream: StreamPort
+    reader: ReplyReader
+    constraint: Constraint | None
+    generated: list[int] = field(default_factory=list)
+    unread: int | None = None  # the token that the engine has not consumed; it does so when another one is needed
+    reasoning: int = 0
+    cached: int | None = None
+    source: CacheSource = CacheSource.NONE
+    prefilled: int = 0  # prompt tokens that were read at some time, the reused ones included
+    prefill_seconds: float = 0.0
+    decode_seconds: float = 0.0
+    first_seconds: float = 0.0
+
+
+class Run:
+    """A request that has been started. Only the generation thread uses it."""
+
+    def __init__(
+        self, ports: Ports, request: GenerationRequest, *, accepted: float, send: Callable[[Event], None]
+    ) -> None:
+        """Args:
+        ports: what it runs on.
+        request: what is asked for.
+        accepted: when it was accepted, on the clock of `ports`.
+        send: takes its events; must not raise.
+        """
+        self._ports = ports
+        self._request = request
+        self._accepted = accepted
+        self._send = send
+        self._queue_seconds = ports.clock() - accepted
+        self._marks = {mark.position: mark.kind for mark in request.marks}
+        self._places = sorted(self._marks)
+        self._choice = self._new_choice(0)
+        self._open = False
+        self._ids: tuple[int, ...] = ()
+        self._phase = Phase.READING
+        self._next_reading = 0.0
+        self._metrics: list[Metrics] = []
+
+    @property
+    def phase(self) -> Phase:
+        """Reading or writing; may be asked from any thread."""
+        return self._phase
+
+    @property
+    def choice(self) -> int:
+        """The choice that is being made; may be asked from any thread."""
+        return self._choice.index
+
+    @property
+    def generated(self) -> int:
+        """Tokens of that choice; may be asked from any thread."""
+        return len(self._choice.generated)
+
+    @property
+    def metrics(self) -> tuple[Metrics, ...]:
+        """Of every choice that is complete."""
+        return tuple(self._metrics)
+
+    def step(self) -> bool:
+        """Goes on by one step; returns whether all choices are complete.
+
+        Raises:
+            Cancelled: the engine was asked to stop. Another call goes on where this one stopped.
+        """
+        if not self._open:
+            self._begin()
+            return False
+        if self._ports.flag.session.position < len(self._ids):
+            self._read()
+            return False
+        self._phase = Phase.WRITING
+        return self._write()
+
+    def park(self) -> None:
+        """Leaves the engine to others; the next step comes back to it."""
+        if self._open:
+            self._open = False
+            self._ports.store.end()
+
+    def close(self) -> None:
+        """Frees what it holds of the engine. There is no step afterwards."""
+        self._choice.sampler.close()
+
+    def progress(self) -> Metrics:
+        """How the choice goes so far."""
+        choice = self._choice
+        return Metrics(
+            prompt=len(self._request.prompt),
+            cached=choice.cached or 0,
+            cache_source=choice.source,
+            generated=len(choice.generated),
+            reasoning=choice.reasoning,
+            queue_seconds=self._queue_seconds,
+            prefill_seconds=choice.prefill_seconds,
+            decode_seconds=choice.decode_seconds,
+            first_seconds=choice.first_seconds,
+        )
+
+    def _new_choice(self, index: int) -> _Choice:
+        request, ports = self._request, self._ports
+        stops = request.stops if request.ignore_eos else (*ports.stop_texts, *request.stops)
+        reader = ReplyReader(
+            style=request.style,
+            reasoning=request.reasoning,
+            tools=request.tools,
+            parallel_calls=request.parallel_calls,
+            stops=stops,
+            new_call_id=_new_call_id,
+        )
+        return _Choice(
+            index=index,
+            stream=ports.new_stream(),
+            reader=reader,
+            constraint=None if request.new_constraint is None else request.new_constraint(),
+            sampler=ports.new_sampler(request, index),  # last: it has to be closed
+        )
+
+    def _begin(self) -> None:
+        request, choice = self._request, self._choice
+        self._ids = (*request.prompt, *choice.generated)
+        self._open = True
+        self._phase = Phase.READING
+        begun = self._ports.store.begin(owner=request.owner, name=request.session, ids=self._ids)
+        choice.unread = None  # it is one of the ids that are read now
+        if choice.cached is None:
+            choice.cached = choice.prefilled = begun.reused
+            choice.source = begun.source
+            self._ports.totals.cached += begun.reused
+        self._next_reading = self._ports.clock() + _READING_INTERVAL
+        self._send(Reading(done=begun.reused, total=len(self._ids)))
+
+    def _read(self) -> None:
+        """Reads to the next mark or the end of a slice, whichever is nearer."""
+        choice, ports, ids = self._choice, self._ports, self._ids
+        first = ports.flag.session.position
+        place = bisect_right(self._places, first)
+        stop = min(first + PREFILL_SLICE, len(ids), *self._places[place : place + 1])
+        start = ports.clock()
+        try:
+            ports.flag.eval(ids[first:stop], Logits.LAST if stop == len(ids) else Logits.NONE)
+        finally:
+            now = ports.clock()
+            done = ports.flag.session.position
+            ports.totals.prefilled += done - first
+            if choice.prefilled < done and choice.prefilled < len(self._request.prompt):
+                # What is read again after a pause is not part of reading the prompt.
+                choice.prefilled = done
+                choice.prefill_seconds += now - start
+        if stop in self._marks:
+            ports.store.keep(self._marks[stop])
+        if now >= self._next_reading:
+            self._next_reading = now + _READING_INTERVAL
+            self._send(Reading(done=done, total=len(ids)))
+
+    def _write(self) -> bool:
+        """One more token, and the end of the choice if it is the last."""
+        choice, ports = self._choice, self._ports
+        start = ports.clock()
+        if choice.unread is not None:
+            try:
+                ports.flag.eval((choice.unread,), Logits.LAST)
+            except ContextFull:
+                return self._finish(FinishReason.LENGTH, (), start)
+            choice.unread = None
+        constraint = choice.constraint
+        token = choice.sampler.pick(len(choice.generated), None if constraint is None else constraint.allowed())
+        # Where a grammar allows a stop token there is nothing else that it asks for.
+        if token in ports.stop_ids and (constraint is not None or not self._request.ignore_eos):
+            return self._finish(FinishReason.STOP, (), start)
+        deltas = self._take(token)
+        reason = self._end_reason()
+        if reason is not None:
+            return self._finish(reason, deltas, start)
+        choice.decode_seconds += ports.clock() - start
+        if deltas:
+            self._send(Deltas(choice=choice.index, deltas=deltas, metrics=self.progress()))
+        return False
+
+    def _take(self, token: int) -> tuple[Delta, ...]:
+        """Counts and reads a token that is part of the reply."""
+        choice, ports, request = self._choice, self._ports, self._request
+        choice.generated.append(token)
+        choice.unread = token
+        ports.totals.generated += 1
+        if choice.reader.reasoning:
+            choice.reasoning += 1
+        if len(choice.generated) == 1:
+            choice.first_seconds = ports.clock() - self._accepted
+        if choice.constraint is not None:
+            choice.constraint.advance(token)
+        text = choice.stream.push(ports.text.token_bytes(token))
+        if request.logprobs is None:
+            return choice.reader.push(text) if text else ()
+        logprob, top = choice.sampler.log_probabilities(token, request.logprobs)
+        return choice.reader.push(text, TokenLogprob(token=token, logprob=logprob, top=top))
+
+    def _end_reason(self) -> FinishReason | None:
+        """Why the reply ends after the token that was just taken; None where it goes on."""
+        choice, request = self._choice, self._request
+        if choice.reader.stopped or (choice.constraint is not None and choice.constraint.is_finished):
+            return FinishReason.STOP
+        length = len(choice.generated)
+        if length >= request.max_tokens or len(request.prompt) + length > self._ports.flag.session.context:
+            return FinishReason.LENGTH
+        return None
+
+    def _finish(self, reason: FinishReason, deltas: tuple[Delta, ...], start: float) -> bool:
+        choice, ports = self._choice, self._ports
+        rest = choice.stream.finish()
+        if rest and not choice.reader.stopped:
+            deltas += choice.reader.push(rest)
+        deltas += choice.reader.finish()
+        if reason is FinishReason.STOP and choice.reader.called:
+            reason = FinishReason.TOOL_CALLS
+        choice.decode_seconds += ports.clock() - start
+        metrics = self.progress()
+        self._metrics.append(metrics)
+        if deltas:
+            self._send(Deltas(choice=choice.index, deltas=deltas, metrics=metrics))
+        self._send(ChoiceFinished(choice=choice.index, reason=reason, metrics=metrics))
+        self.park()
+        choice.sampler.close()
+        if choice.index + 1 == self._request.choices:
+            return True
+        self._choice = self._new_choice(choice.index + 1)
+        return False
+
+
+def _new_call_id() -> str:
+    return f"call_{secrets.token_hex(12)}"

@@ -1,0 +1,354 @@
+"""Requests wait in order and one thread works them off on the one engine; any thread may ask it to stop or to pause.
+
+Two locks, never taken in the other order: `_delivery` (events leave one after the other, in the order in which they
+were decided) before `_changed` (the queue, and who runs). Receivers are called without `_changed`, so they may call
+back. What a running request says while it runs goes out of the generation thread directly.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+from launcher.errors import Cancelled, MindnanoError
+from launcher.generate import CancelFlag, EnginePort
+from launcher.server.events import Event, Finished, Sink
+from launcher.server.job import Job, Stop, as_error, deadline_exceeded
+from launcher.server.job_queue import JobQueue
+from launcher.server.request import GenerationRequest
+from launcher.server.running import Phase, Ports, Run, SamplerPort, StorePort, StreamPort, TextPort, Totals
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerState:
+    """What the scheduler is doing, and its counts since the start.
+
+    Attributes:
+        running: id of the request on the engine, or None.
+        waiting: requests that will run when their turn comes.
+        paused: requests that wait for their resume.
+        draining: new requests are refused for good.
+        accepted, refused: requests that came.
+        finished, cancelled, failed: requests that ended; cancelled ones also by a client that went or a shutdown.
+        generated, prefilled, cached: tokens of replies, tokens of prompts that were read, and that needed no reading.
+    """
+
+    running: str | None
+    waiting: int
+    paused: int
+    draining: bool
+    accepted: int
+    finished: int
+    cancelled: int
+    failed: int
+    refused: int
+    generated: int
+    prefilled: int
+    cached: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestDetails:
+    """Where one request is. `position` is its place among those that wait, 0 where it does not wait for others;
+    `choice` and `generated` (tokens of that choice) are 0 before it runs; `seconds` count from acceptance."""
+
+    id: str
+    session: str | None
+    phase: Phase
+    position: int
+    prompt: int
+    choice: int
+    generated: int
+    seconds: float
+
+
+class Scheduler:
+    """The queue and its thread. Every method but `close` may be called from any thread and returns soon."""
+
+    def __init__(
+        self,
+        *,
+        engine: EnginePort,
+        store: StorePort,
+        new_sampler: Callable[[GenerationRequest, int], SamplerPort],
+        text: TextPort,
+        new_stream: Callable[[], StreamPort],
+        stop_ids: frozenset[int],
+        stop_texts: tuple[str, ...],
+        limit: int,
+        clock: Callable[[], float] = time.monotonic,
+        observe: Callable[[str, Mapping[str, object]], None] = lambda _event, _facts: None,
+    ) -> None:
+        """Args:
+        engine: evaluates; after `start` only the generation thread touches it, except for `cancel`.
+        store: keeps sessions; only the generation thread touches it, and closes it in the end.
+        new_sampler: the sampler of choice i of a request, which samples with its seed + i.
+        text, new_stream: make text of tokens.
+        stop_ids: tokens that end a reply.
+        stop_texts: what these tokens look like when they are spelled out.
+        limit: how many requests may wait; paused ones count, the one that runs does not.
+        clock: seconds.
+        observe: takes events for the log: counts and times, never a text. Called with a lock held: it must not call
+            back.
+        """
+        self._flag = CancelFlag.of(engine)
+        self._totals = Totals()
+        self._ports = Ports(
+            flag=self._flag,
+            store=store,
+            new_sampler=new_sampler,
+            text=text,
+            new_stream=new_stream,
+            stop_ids=stop_ids,
+            stop_texts=stop_texts,
+            clock=clock,
+            totals=self._totals,
+        )
+        self._store = store
+        self._clock = clock
+        self._tell = observe
+        self._changed = threading.Condition(threading.Lock())
+        self._delivery = threading.RLock()
+        self._queue = JobQueue(limit=limit, clock=clock, tell=observe, changed=self._changed.notify_all)
+        self._closing = False
+        self._thread = threading.Thread(target=self._work, name="generation")
+
+    def start(self) -> None:
+        """Starts the generation thread."""
+        self._thread.start()
+
+    def begin_drain(self) -> None:
+        """Refuses new requests from now on."""
+        with self._changed:
+            self._queue.draining = True
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether new requests are refused for good."""
+        return self._queue.draining
+
+    def close(self, *, drain: float) -> None:
+        """Refuses new requests, lets what runs and waits finish, ends the rest and then the thread.
+
+        Args:
+            drain: seconds to wait at most. Paused requests are not waited for.
+        """
+        queue = self._queue
+        self.begin_drain()
+        with self._changed:
+            self._changed.wait_for(lambda: queue.running is None and not queue.ready, drain)
+            self._closing = True
+            for job in queue.all():
+                self._ask(job, Stop.SHUTDOWN)
+            self._changed.notify_all()
+        self._flush()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def submit(self, request: GenerationRequest, sink: Sink) -> None:
+        """Accepts a request; its events go to `sink`, which must return at once. One that raises is a client that left.
+
+        Raises:
+            RequestError: 429 `queue_full` or 503 `shutting_down`, both with Retry-After.
+        """
+        with self._changed:
+            self._queue.add(request, sink)
+        self._flush()
+
+    def cancel(self, request_id: str, owner: str) -> bool:
+        """Ends a request of this owner: a running one within one token or one chunk of its prompt.
+
+        Returns:
+            False where this owner has no such request.
+        """
+        with self._changed:
+            job = self._queue.find(request_id, owner)
+            if job is not None:
+                self._ask(job, Stop.CANCEL)
+        self._flush()
+        return job is not None
+
+    def pause(self, request_id: str, owner: str) -> bool:
+        """Lets a request of this owner wait until `resume`, without a share of the engine.
+
+        Returns:
+            False where this owner has no such request.
+        """
+        with self._changed:
+            job = self._queue.find(request_id, owner)
+            if job is not None and not job.paused and job.stop is None:
+                self._ask(job, Stop.PAUSE)
+        self._flush()
+        return job is not None
+
+    def resume(self, request_id: str, owner: str) -> bool:
+        """Lets a paused request of this owner go on: before all that have not started, if it has.
+
+        Returns:
+            False where this owner has no such request.
+        """
+        with self._changed:
+            job = self._queue.find(request_id, owner)
+            if job is not None and job.paused:
+                self._queue.unpause(job)
+            elif job is not None and job.stop is Stop.PAUSE:
+                job.stop = None  # it has not left the engine yet
+                self._flag.absorb()
+        self._flush()
+        return job is not None
+
+    def state(self) -> SchedulerState:
+        """What is going on."""
+        with self._changed:
+            queue, totals = self._queue, self._totals
+            return SchedulerState(
+                running=None if queue.running is None else queue.running.request.id,
+                waiting=len(queue.ready),
+                paused=queue.paused,
+                draining=queue.draining,
+                accepted=queue.counts.accepted,
+                finished=queue.counts.finished,
+                cancelled=queue.counts.cancelled,
+                failed=queue.counts.failed,
+                refused=queue.counts.refused,
+                generated=totals.generated,
+                prefilled=totals.prefilled,
+                cached=totals.cached,
+            )
+
+    def details(self, request_id: str, owner: str) -> RequestDetails | None:
+        """Where a request of this owner is; None where there is no such request."""
+        with self._changed:
+            job = self._queue.find(request_id, owner)
+            if job is None:
+                return None
+            return RequestDetails(
+                id=request_id,
+                session=job.request.session,
+                phase=job.phase(running=job is self._queue.running),
+                position=job.told,
+                prompt=len(job.request.prompt),
+                choice=0 if job.run is None else job.run.choice,
+                generated=0 if job.run is None else job.run.generated,
+                seconds=self._clock() - job.accepted,
+            )
+
+    def _ask(self, job: Job, stop: Stop) -> None:
+        """With the lock: pauses or ends a request, or asks for that where it runs."""
+        if job is self._queue.running:
+            job.stop = stop
+            self._flag.set()
+        elif stop is Stop.PAUSE:
+            self._queue.suspend(job)
+        else:
+            self._queue.end(job, stop)
+
+    def _flush(self) -> None:
+        """Delivers what was decided. Whoever returns from here knows that everything decided before is delivered."""
+        outbox = self._queue.outbox
+        with self._delivery:
+            while outbox:
+                self._deliver(*outbox.popleft())
+
+    def _deliver(self, job: Job, event: Event) -> None:
+        if job.gone:
+            return
+        try:
+            job.sink(event)
+        except Exception:  # whatever it is, nobody listens any more
+            job.gone = True
+            with self._changed:
+                if self._queue.has(job):
+                    self._ask(job, Stop.GONE)
+
+    # -- the generation thread --
+
+    def _work(self) -> None:
+        while True:
+            job = self._next()
+            self._flush()
+            while self._queue.left:
+                self._guard(self._queue.left.popleft().close)
+            if job is not None:
+                self._serve(job)
+            elif not self._rest():
+                break
+        self._guard(self._store.close)
+
+    def _next(self) -> Job | None:
+        """The next one to run."""
+        with self._changed:
+            self._queue.expire(self._clock())
+            self._flag.absorb()
+            return self._queue.take()
+
+    def _rest(self) -> bool:
+        """Waits for something to do; returns whether there can be any."""
+        pause = self._guard(self._store.idle)
+        with self._changed:
+            if self._queue.ready or self._queue.left:
+                return True
+            if self._closing:
+                return False
+            timeout = min(math.inf if pause is None else pause, self._queue.soonest - self._clock())
+            self._changed.wait(None if timeout == math.inf else max(timeout, 0.0))
+            return True
+
+    def _guard(self, work: Callable[[], float | None]) -> float | None:
+        """Does what no request waits for; an error of it goes to the log."""
+        try:
+            return work()
+        except Exception as error:
+            with suppress(Exception):
+                self._tell("upkeep_failed", {"error": repr(error)})
+            return None
+
+    def _serve(self, job: Job) -> None:
+        """Runs a request until it ends or is paused."""
+        try:
+            if job.run is None:
+                job.run = Run(self._ports, job.request, accepted=job.accepted, send=lambda e: self._deliver(job, e))
+                self._queue.observe("request_started", job.request)
+            while not self._has_left(job, job.run):
+                with suppress(Cancelled):  # whoever asked for it is found before the next step
+                    if job.run.step():
+                        self._conclude(job, Finished(metrics=job.run.metrics))
+                        return
+        except BaseException as error:  # nothing may end the thread that everybody waits for
+            try:
+                self._store.discard()
+            except Exception as another:
+                error.add_note(f"and the store could not forget: {another!r}")
+            self._conclude(job, as_error(error))
+
+    def _has_left(self, job: Job, run: Run) -> bool:
+        """Sees to deadlines and to what was asked from outside; returns whether the request has left the engine."""
+        now = self._clock()
+        if now >= self._queue.soonest:
+            with self._changed:
+                self._queue.expire(now)
+            self._flush()
+        if now < job.expires and not (self._flag.is_set and job.stop is not None):
+            return False
+        run.park()
+        with self._changed:
+            if job.stop not in (None, Stop.PAUSE):
+                self._queue.end(job, job.stop)
+            elif now >= job.expires:
+                self._queue.end(job, deadline_exceeded(job.request))
+            elif job.stop is Stop.PAUSE:
+                self._queue.suspend(job)
+            else:
+                return False  # resumed before it was gone
+        self._flush()
+        return True
+
+    def _conclude(self, job: Job, why: MindnanoError | Finished) -> None:
+        with self._changed:
+            if self._queue.has(job):
+                self._queue.end(job, why)
+        self._flush()

@@ -1,0 +1,283 @@
+"""`--no-console`: the server from its options to its end.
+
+The socket answers before the model is there, so that whoever watches the process sees it load. Loading and everything
+that closes runs in threads; the main thread runs the event loop and takes the signals.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
+from ssl import SSLContext
+from typing import Any, Final, NoReturn
+
+import uvicorn
+
+from launcher import __version__
+from launcher.download.first_start import first_start
+from launcher.download.model_store import find_model
+from launcher.errors import EXIT_SIGHUP, EXIT_SIGINT, EXIT_SIGTERM, MindnanoError
+from launcher.event_log import EventLog
+from launcher.memory_plan import read_usage
+from launcher.messages import Catalogue
+from launcher.model import open_log, open_model
+from launcher.options.parse import Options
+from launcher.server.app import Application, Phase, Services, State
+from launcher.server.backend import LoadedBackend
+from launcher.server.connections import ConnectionLimits, protocol_class
+from launcher.server.generation import open_generation
+from launcher.server.journal import Journal
+from launcher.server.listening import Address, find_address, listening, require_permission
+from launcher.server.notify import notify
+from launcher.server.openapi import openapi_document
+from launcher.server.prometheus import ServerMetrics
+from launcher.server.routes_generation import generation_routes
+from launcher.server.routes_information import OPEN_PATHS, information_routes
+from launcher.server.security import Access, Keyring, own_names, read_keys
+from launcher.server.tls import server_context
+from launcher.system import SystemView
+
+_SIGNALS: Final = {
+    signal.SIGINT: EXIT_SIGINT,
+    signal.SIGTERM: EXIT_SIGTERM,
+    signal.SIGHUP: EXIT_SIGHUP,
+}
+_MAX_HEAD: Final = 1 << 16
+_KEEP_ALIVE: Final = 75
+_LAST_ANSWERS: Final = 5  # seconds that finished answers get to leave
+_LAST_LOADING: Final = 3.0  # seconds that loading gets to notice that it is not wanted any more
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Everything that is known before the model is looked at."""
+
+    address: Address
+    access: Access
+    tls: SSLContext | None
+
+
+def run_serve(options: Options, environ: Mapping[str, str], texts: Catalogue) -> int:
+    """Serves until a signal comes, and returns its exit code.
+
+    Raises:
+        MindnanoError: the options, the address or the model cannot be used.
+    """
+    plan = _plan(options, texts)
+    system = SystemView()
+    if not options.demo and find_model(options, environ) is None:
+        options = replace(options, model=first_start(options, environ, texts, system))
+    with open_log(options, texts) as log, listening(plan.address, group=options.serving.allow_lan) as bound:
+        return Server(options, environ, texts, system, plan=plan, log=log).run(bound)
+
+
+def _plan(options: Options, texts: Catalogue) -> Plan:
+    address = find_address(options)
+    words, is_public = read_keys(options.serving)
+    require_permission(address, options, keys=bool(words))
+    tls = server_context(options.serving)
+    if is_public:
+        _say(texts("server-key-file-public", path=options.serving.api_key_file))
+    if not address.is_loopback and not words:
+        _say(texts("server-lan-open", host=options.host))
+    hosts = None if address.path is not None else own_names(options.serving)
+    origins = frozenset(origin.lower() for origin in options.serving.cors_origins)
+    return Plan(address=address, access=Access(keys=Keyring(words), hosts=hosts, origins=origins), tls=tls)
+
+
+class Server:
+    """One run."""
+
+    def __init__(
+        self,
+        options: Options,
+        environ: Mapping[str, str],
+        texts: Catalogue,
+        system: SystemView,
+        *,
+        plan: Plan,
+        log: EventLog,
+    ) -> None:
+        self._options = options
+        self._environ = environ
+        self._texts = texts
+        self._system = system
+        self._plan = plan
+        self._state = State()
+        self._resident = lambda: None if (usage := read_usage(system)) is None else usage.resident
+        self._metrics = ServerMetrics(version=__version__, resident=self._resident)
+        self._journal = Journal(log, self._metrics, prompts=options.serving.log_prompts)
+        self._stop = threading.Event()
+        self._code = 0
+
+    def run(self, bound: socket.socket) -> int:
+        """Answers on the socket until a signal comes; returns the exit code.
+
+        Raises:
+            MindnanoError: the model does not load.
+        """
+        try:
+            return asyncio.run(self._run(bound))
+        finally:
+            self._journal.close()
+
+    async def _run(self, bound: socket.socket) -> int:
+        loop = asyncio.get_running_loop()
+        ended = asyncio.Event()
+        services = Services(state=self._state, journal=self._journal)
+        routes = [
+            *generation_routes(services),
+            *information_routes(services, lambda: openapi_document(__version__)),
+        ]
+        name = socket.gethostname()
+        app = Application(services, self._plan.access, routes, open_paths=OPEN_PATHS, served_by=name)
+        web = _Web(_config(app, self._plan.tls))
+        with _signals(loop, lambda number: self._told(number, ended)):
+            answering = asyncio.create_task(web.serve(sockets=[bound]))
+            try:
+                return await self._load_and_serve(loop, web, ended)
+            finally:
+                web.should_exit = True
+                with suppress(asyncio.CancelledError):
+                    await answering
+                app.close()
+
+    async def _load_and_serve(self, loop: asyncio.AbstractEventLoop, web: uvicorn.Server, ended: asyncio.Event) -> int:
+        _say(self._texts("server-loading", url=self._url()))
+        opened = ExitStack()
+        loading = loop.run_in_executor(None, self._load, opened)
+        try:
+            stopping = asyncio.ensure_future(ended.wait())
+            await asyncio.wait({loading, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if not loading.done():
+                # Hashing a package or importing cannot be stopped; nothing is lost with it.
+                await asyncio.wait({loading}, timeout=_LAST_LOADING)
+                if not loading.done():
+                    self._leave()
+            stopping.cancel()
+            backend = loading.result()
+            if self._stop.is_set():
+                return self._code
+            self._ready(backend)
+            await ended.wait()
+            self._state.phase = Phase.DRAINING
+            _say(self._texts("server-stopping", seconds=self._options.serving.drain_timeout))
+            notify(self._environ, "STOPPING=1")
+            await loop.run_in_executor(None, lambda: backend.scheduler.close(drain=self._options.serving.drain_timeout))
+            return self._code
+        except MindnanoError as error:
+            if self._stop.is_set():  # loading was stopped
+                return self._code
+            self._journal.write("failed", {"slug": error.slug, "message": error.message})
+            raise
+        finally:
+            web.should_exit = True
+            await loop.run_in_executor(None, opened.close)
+            self._journal.write("stopped", {"exit_code": self._code})
+
+    def _load(self, opened: ExitStack) -> LoadedBackend:
+        """In a thread of its own: the model with everything around it; `opened` closes it."""
+        options = self._options
+        model = opened.enter_context(
+            open_model(options, self._environ, self._system, self._texts, is_stopped=self._stop.is_set)
+        )
+        cache = model.session.options.session_cache_bytes
+        if options.session_cache_mib is None:
+            _say(self._texts("server-cache", cache=cache >> 20))
+        facts = {"session_cache_bytes": cache}
+        self._journal.write("loaded", model.facts() | facts | model.memory.facts())
+        generation = opened.enter_context(
+            open_generation(model, options, created=int(time.time()), report=self._report)
+        )
+        return LoadedBackend(generation, options, self._system)
+
+    def _ready(self, backend: LoadedBackend) -> None:
+        card = backend.models()[0]
+        self._metrics.watch(backend.queue, backend.cache, str(card["id"]))
+        self._state.backend = backend
+        self._state.phase = Phase.READY
+        props = backend.props()
+        shown = {name: props[name] for name in ("model", "context", "threads", "simd")}
+        _say(self._texts("server-ready", url=self._url(), **shown))
+        self._journal.write("ready", {"url": self._url(), "model": props["model"], "context": props["context"]})
+        notify(self._environ, "READY=1")
+
+    def _told(self, number: int, ended: asyncio.Event) -> None:
+        """A signal: the first one drains, a second one ends at once."""
+        again = self._stop.is_set()
+        self._code = _SIGNALS[signal.Signals(number)]
+        if again:
+            self._leave()
+        self._stop.set()
+        ended.set()
+
+    def _leave(self) -> NoReturn:
+        """Ends the process without waiting for anything."""
+        if self._plan.address.path is not None:
+            with suppress(OSError):
+                self._plan.address.path.unlink()
+        os._exit(self._code)
+
+    def _report(self, error: MindnanoError) -> None:
+        _say(self._texts.error(error))
+        self._journal.write("session_file", {"slug": error.slug, "message": error.message})
+
+    def _url(self) -> str:
+        return self._plan.address.url(tls=self._plan.tls is not None)
+
+
+class _Web(uvicorn.Server):
+    """uvicorn without its own hands on the signals."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _config(app: Application, tls: SSLContext | None) -> uvicorn.Config:
+    config = uvicorn.Config(
+        app,
+        loop="asyncio",
+        http=protocol_class(ConnectionLimits()),
+        ws="none",
+        lifespan="off",
+        interface="asgi3",
+        log_config=None,
+        log_level="critical",
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        timeout_keep_alive=_KEEP_ALIVE,
+        timeout_graceful_shutdown=_LAST_ANSWERS,
+        h11_max_incomplete_event_size=_MAX_HEAD,
+    )
+    config.load()
+    config.ssl = tls
+    return config
+
+
+@contextmanager
+def _signals(loop: asyncio.AbstractEventLoop, told: Any) -> Iterator[None]:
+    """While this lasts the loop takes the signals; one that is ignored stays ignored."""
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    taken = [number for number, handler in before.items() if handler is not signal.SIG_IGN]
+    for number in taken:
+        loop.add_signal_handler(number, told, number)
+    try:
+        yield
+    finally:
+        for number in taken:
+            loop.remove_signal_handler(number)
+            signal.signal(number, before[number])
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,97 @@
+"""Which of the states that are kept a request goes on from."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from launcher.server.events import CacheSource
+from launcher.server.session_entries import SYSTEM_SLOT, Entry, Key, common_prefix
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """A state and the position where it can go on with the prompt.
+
+    Attributes:
+        reused: that position, 0 where it cannot.
+        rank: order among states that agree as far: the conversation's own one, then the one that costs least.
+        key: whose it is.
+        entry: where it is in memory.
+        checkpoints: slot -> position of the state.
+        tokens: its length.
+    """
+
+    reused: int
+    rank: int
+    source: CacheSource
+    key: Key | None = None
+    entry: Entry | None = None
+    checkpoints: Mapping[int, int] = field(default_factory=dict)
+    tokens: int = 0
+
+    def continues(self, slots: int, owner: str) -> bool:
+        """Whether a nameless request of this owner carries on this conversation.
+
+        It does not where it agrees on no more than the beginning that conversations with the same system text share.
+        """
+        if self.key is None or not self.reused or (self.key.owner, self.key.name) != (owner, None):
+            return False
+        shared = self.checkpoints.get(SYSTEM_SLOT, 0) if slots > 1 else 0
+        return self.reused > shared or self.reused == self.tokens
+
+
+COLD: Final = Choice(reused=0, rank=9, source=CacheSource.NONE)
+
+
+def usable_position(ids: array[int], checkpoints: Mapping[int, int], prompt: array[int]) -> int:
+    """The furthest position where a state for these ids can go on with the prompt; 0 where it cannot.
+
+    That is its end or a checkpoint (slot -> position). The prompt's last id is always left to evaluate.
+    """
+    common = min(common_prefix(ids, prompt), len(prompt) - 1)
+    places = (len(ids), *checkpoints.values())
+    return max((place for place in places if place <= common), default=0)
+
+
+def live_choice(key: Key, ids: array[int], checkpoints: Mapping[int, int], own: Key, prompt: array[int]) -> Choice:
+    """The state in the engine."""
+    return Choice(
+        reused=usable_position(ids, checkpoints, prompt),
+        rank=0 if _is_own(key, own) else 2,
+        source=CacheSource.LIVE,
+        key=key,
+        checkpoints=checkpoints,
+        tokens=len(ids),
+    )
+
+
+def entry_choice(entry: Entry, own: Key, prompt: array[int]) -> Choice:
+    """A state in memory."""
+    return Choice(
+        reused=usable_position(entry.ids, entry.checkpoints, prompt),
+        rank=1 if _is_own(entry.key, own) else 3,
+        source=CacheSource.RAM,
+        key=entry.key,
+        entry=entry,
+        checkpoints=entry.checkpoints,
+        tokens=len(entry.ids),
+    )
+
+
+def saved_choice(own: Key, ids: array[int], checkpoints: Mapping[int, int], prompt: array[int]) -> Choice:
+    """The conversation's state on disk."""
+    reused = usable_position(ids, checkpoints, prompt)
+    return Choice(reused=reused, rank=4, source=CacheSource.DISK, key=own, checkpoints=checkpoints, tokens=len(ids))
+
+
+def best_choice(choices: Iterable[Choice]) -> Choice:
+    """The state that agrees furthest; among equal ones that of the smallest rank."""
+    return min((COLD, *choices), key=lambda choice: (-choice.reused, choice.rank))
+
+
+def _is_own(key: Key, asked: Key) -> bool:
+    """Whether a conversation is the one that was asked for; any nameless one of the owner is, where no name was."""
+    return (key.owner, key.name) == (asked.owner, asked.name)

@@ -1,0 +1,187 @@
+"""Whole sessions in memory: exports of the engine by conversation, bounded in bytes, the longest unused one first out.
+
+Every byte is counted before it is allocated and given back to the system when it is freed. One thread adds and evicts;
+any thread may forget an entry, which waits for a user of its memory (`pinned`) to be done with it.
+"""
+
+from __future__ import annotations
+
+import mmap
+import threading
+from array import array
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Final
+
+SYSTEM_SLOT: Final = 0
+"""Where a session with more than one checkpoint keeps the end of what its system text shares with others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Key:
+    """A conversation: an owner's name for it, or a number that tells apart those without a name."""
+
+    owner: str
+    name: str | None
+    number: int = 0
+
+
+def token_array(ids: Iterable[int]) -> array[int]:
+    """Token ids as int32, which compare at the speed of memory."""
+    return array("i", ids)
+
+
+def common_prefix(left: array[int], right: array[int]) -> int:
+    """How many ids two sequences have in common at their beginning."""
+    low, high = 0, min(len(left), len(right))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if left[low:middle] == right[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+class Block:
+    """Private anonymous memory: closing it returns the bytes to the system, which freeing from a heap may not."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+
+    def close(self) -> None:
+        """Frees the memory, also where a view of it is still referenced."""
+        try:
+            self.memory.close()
+        except BufferError:  # a view in the frames of an exception that somebody keeps
+            self.memory.madvise(mmap.MADV_DONTNEED)
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Entry:
+    """One conversation's state outside the engine.
+
+    Attributes:
+        ids: what it has consumed.
+        checkpoints: slot -> position.
+        block: the engine's export.
+        used: when it was last used, on the store's clock.
+        changed: whether the disk has another state than this, or none.
+        pinned: how many users of the memory there are.
+        forgotten: whether nobody may find it any more.
+    """
+
+    key: Key
+    ids: array[int]
+    checkpoints: dict[int, int]
+    block: Block
+    used: float
+    changed: bool = True
+    pinned: int = 0
+    forgotten: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class Ram:
+    """The entries and the budget. `lock` guards all of it; `spill` gets an entry before it is evicted, unlocked.
+
+    Attributes:
+        budget: most bytes that all blocks together may have.
+        bytes: what they have now, or are about to have.
+        evictions: entries that had to go for others.
+    """
+
+    budget: int
+    lock: threading.RLock
+    spill: Callable[[Entry], None]
+    bytes: int = 0
+    evictions: int = 0
+    _entries: dict[Key, Entry] = field(default_factory=dict)
+
+    def entries(self) -> tuple[Entry, ...]:
+        """All of them, the longest unused one first."""
+        with self.lock:
+            return tuple(self._entries.values())
+
+    def get(self, key: Key) -> Entry | None:
+        """The conversation's entry."""
+        with self.lock:
+            return self._entries.get(key)
+
+    def new_block(self, size: int) -> Block | None:
+        """Memory for one export, after evicting what must go for it; None where it cannot have that much."""
+        if not self._make_room(size):
+            return None
+        with self.lock:
+            self.bytes += size
+        try:
+            return Block(size)
+        except (OSError, ValueError, MemoryError):
+            with self.lock:
+                self.bytes -= size
+            return None
+
+    def free(self, block: Block) -> None:
+        """Gives a block back that belongs to no entry."""
+        with self.lock:
+            block.close()
+            self.bytes -= block.size
+
+    def put(self, entry: Entry) -> None:
+        """Adds an entry as the one that was used last; an older one of the same conversation goes."""
+        with self.lock:
+            self.forget(entry.key)
+            self._entries[entry.key] = entry
+
+    def touch(self, entry: Entry, now: float) -> None:
+        """Makes it the one that was used last."""
+        with self.lock:
+            if self._entries.get(entry.key) is entry:
+                entry.used = now
+                self._entries[entry.key] = self._entries.pop(entry.key)
+
+    def forget(self, key: Key) -> bool:
+        """Removes a conversation's entry; returns whether there was one."""
+        with self.lock:
+            entry = self._entries.pop(key, None)
+            if entry is None:
+                return False
+            entry.forgotten = True
+            if not entry.pinned:
+                self.free(entry.block)
+            return True
+
+    @contextmanager
+    def pin(self, entry: Entry) -> Iterator[bool]:
+        """Keeps the entry's memory from being freed or evicted in the context; False where it is forgotten already."""
+        with self.lock:
+            alive = not entry.forgotten
+            entry.pinned += alive
+        try:
+            yield alive
+        finally:
+            with self.lock:
+                entry.pinned -= alive
+                if alive and entry.forgotten and not entry.pinned:
+                    self.free(entry.block)
+
+    def _make_room(self, size: int) -> bool:
+        if size > self.budget:
+            return False
+        while True:
+            with self.lock:
+                if self.bytes + size <= self.budget:
+                    return True
+                pinned = sum(entry.block.size for entry in self._entries.values() if entry.pinned)
+                victim = next((entry for entry in self._entries.values() if not entry.pinned), None)
+                if victim is None or pinned + size > self.budget:
+                    return False  # evicting the others would be of no use
+            with self.pin(victim) as alive:
+                if alive:
+                    self.spill(victim)
+            with self.lock:
+                if self._entries.get(victim.key) is victim:
+                    self.evictions += 1
+                    self.forget(victim.key)

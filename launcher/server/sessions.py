@@ -1,0 +1,390 @@
+"""Conversations that take turns in one engine session.
+
+One conversation is live in the engine; the others are exports in memory or files. A request goes on from the furthest
+state whose token ids are the beginning of its own: they are compared one by one, so all that two conversations ever
+share is a state that their equal beginnings lead to, and a reply is what it would be without any of this.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final
+
+from launcher.errors import InternalError, ResourceError
+from launcher.server.events import CacheSource
+from launcher.server.request import MarkKind
+from launcher.server.session_choice import COLD, Choice, best_choice, entry_choice, live_choice, saved_choice
+from launcher.server.session_engine import EngineState, StatePort
+from launcher.server.session_entries import Entry, Key, Ram, token_array
+from launcher.server.session_files import Saved, SessionFiles
+
+SETTLE_SECONDS: Final = 2.0
+"""A session is saved when nobody used it for so long, so that a burst of turns is saved once."""
+RETRY_SECONDS: Final = 60.0
+"""What could not be saved is tried again after so long."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begun:
+    """The session holds exactly the first `reused` ids of the prompt, which come from `source`."""
+
+    reused: int
+    source: CacheSource
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionInfo:
+    """A conversation that has a name. `bytes` of memory or disk; `idle_seconds` since it was last used."""
+
+    name: str
+    tokens: int
+    bytes: int
+    place: CacheSource
+    idle_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheUsage:
+    """Sizes in bytes; `entries` are the conversations in memory besides the live one, counts are since the start."""
+
+    bytes: int
+    budget: int
+    entries: int
+    hits: int
+    misses: int
+    evictions: int
+    disk_bytes: int
+
+
+@dataclass(slots=True, kw_only=True)
+class _Live:
+    """The conversation in the engine; `tokens` and `bytes` are of when it was last looked at."""
+
+    key: Key
+    used: float
+    active: bool = True
+    changed: bool = True
+    deleted: bool = False
+    tokens: int = 0
+    bytes: int = 0
+
+
+class SessionStore:
+    """Everything but `listing`, `delete` and `usage` is called by the thread that uses the engine."""
+
+    def __init__(
+        self,
+        session: StatePort,
+        *,
+        budget: int,
+        files: SessionFiles | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Takes over an engine session.
+
+        Args:
+            budget: bytes for conversations that are not live; with 0 there are none, and nothing can be saved.
+            files: where named conversations are saved; the store closes it.
+        """
+        self._session = session
+        self._engine = EngineState(session)
+        self._files = files
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._ram = Ram(budget=budget, lock=self._lock, spill=self._spill)
+        self._live: _Live | None = None
+        self._numbers = itertools.count(1)
+        self._retry = 0.0  # nothing is saved before, after it failed
+        self._hits = 0
+        self._misses = 0
+
+    # -- the thread of the engine --
+
+    def begin(self, *, owner: str, name: str | None, ids: Sequence[int]) -> Begun:
+        """Makes the engine session the conversation's, as far as anything kept agrees with the prompt.
+
+        Args:
+            owner, name: whose conversation; a name of None takes up the owner's nameless one that agrees furthest, if
+                it agrees on more than what another has too, and else begins one.
+            ids: the whole prompt, at least one id. At least the last is left to evaluate.
+        """
+        if not ids:
+            raise InternalError("session-prompt", "a prompt has at least one token")
+        prompt = token_array(ids)
+        self._bury()
+        choice = self._choose(owner, name, prompt)
+        key = self._key(owner, name, choice)
+        self._put_away(key, choice)
+        begun = self._take(key, choice, prompt)
+        with self._lock:
+            self._ram.forget(key)  # what is live supersedes it
+            self._live = _Live(key=key, used=self._clock(), tokens=self._session.position)
+            self._hits += begun.reused > 0
+            self._misses += begun.reused == 0
+        return begun
+
+    def keep(self, kind: MarkKind) -> None:
+        """Keeps a checkpoint here: the shared beginning in its own slot, a turn in an empty one or the earliest's."""
+        self._engine.keep(kind)
+
+    def end(self) -> None:
+        """The reply is over, however it ended; the state stays the conversation's."""
+        tokens, size = self._session.position, self._session.export_bytes
+        with self._lock:
+            if self._live is not None:
+                self._live.used = self._clock()
+                self._live.active = False
+                self._live.tokens = tokens
+                self._live.bytes = size
+
+    def discard(self) -> None:
+        """The engine failed; what it holds is worth nothing."""
+        with self._lock:
+            self._live = None
+        self._session.reset()
+
+    def idle(self, wanted: Callable[[], bool] = lambda: False) -> float | None:
+        """Saves what changed and was left alone for a while; gives up between pieces when `wanted()`.
+
+        Returns:
+            Seconds until there is something to do again; None where there is nothing.
+        """
+        if self._files is None:
+            return None
+        now = self._clock()
+        live = self._live
+        changed: list[tuple[float, Callable[[], Saved]]] = [
+            (entry.used, partial(self._save_entry, entry, wanted))
+            for entry in self._ram.entries()
+            if _is_due(entry.key, changed=entry.changed)
+        ]
+        if live is not None and not live.active and not live.deleted and _is_due(live.key, changed=live.changed):
+            changed.append((live.used, partial(self._save_live, live, wanted)))
+        waits = []
+        for used, save in changed:
+            wait = max(used + SETTLE_SECONDS, self._retry) - now
+            outcome = Saved.ABANDONED if wait > 0 or wanted() else save()
+            if outcome is Saved.FAILED:
+                self._retry = now + RETRY_SECONDS
+            if outcome is not Saved.DONE:
+                waits.append(max(0.0, wait, self._retry - now))
+        return min(waits, default=None)
+
+    def close(self) -> None:
+        """Saves what changed and frees everything."""
+        if self._files is not None:
+            live = self._live
+            if live is not None and not live.deleted and _is_due(live.key, changed=live.changed):
+                self._save_live(live, _never)
+            for entry in self._ram.entries():
+                self._spill(entry)
+        with self._lock:
+            self._live = None
+            for entry in self._ram.entries():
+                self._ram.forget(entry.key)
+        if self._files is not None:
+            self._files.close()
+
+    # -- any thread --
+
+    def listing(self, owner: str) -> tuple[SessionInfo, ...]:
+        """The owner's named conversations, by name."""
+        now = self._clock()
+        found: dict[str, SessionInfo] = {}
+
+        def add(key: Key, tokens: int, size: int, place: CacheSource, idle: float) -> None:
+            if key.owner == owner and key.name is not None:
+                found[key.name] = SessionInfo(
+                    name=key.name, tokens=tokens, bytes=size, place=place, idle_seconds=max(0.0, idle)
+                )
+
+        with self._lock:
+            for file in () if self._files is None else self._files.saved():
+                add(file.key, file.tokens, file.size, CacheSource.DISK, time.time() - file.modified)
+            for entry in self._ram.entries():
+                add(entry.key, len(entry.ids), entry.block.size, CacheSource.RAM, now - entry.used)
+            live = self._live
+            if live is not None and not live.deleted:
+                idle = 0.0 if live.active else now - live.used
+                add(live.key, live.tokens, live.bytes, CacheSource.LIVE, idle)
+        return tuple(found[name] for name in sorted(found))
+
+    def delete(self, owner: str, name: str) -> bool:
+        """Forgets a conversation, also on disk; returns whether there was one. A running reply goes on to its end.
+
+        Raises:
+            ResourceError: its file cannot be removed.
+        """
+        key = Key(owner=owner, name=name)
+        with self._lock:
+            live = self._live
+            was_live = live is not None and live.key == key and not live.deleted
+            if live is not None and was_live:
+                live.deleted = True
+            was_kept = self._ram.forget(key)
+            was_saved = self._files is not None and self._files.remove(key)
+        return was_live or was_kept or was_saved
+
+    def usage(self) -> CacheUsage:
+        """Sizes and counts."""
+        with self._lock:
+            return CacheUsage(
+                bytes=self._ram.bytes,
+                budget=self._ram.budget,
+                entries=len(self._ram.entries()),
+                hits=self._hits,
+                misses=self._misses,
+                evictions=self._ram.evictions,
+                disk_bytes=0 if self._files is None else self._files.bytes,
+            )
+
+    # -- choosing and moving --
+
+    def _choose(self, owner: str, name: str | None, prompt: array[int]) -> Choice:
+        own = Key(owner=owner, name=name)
+        live = self._live
+        choices = [] if live is None else [live_choice(live.key, *self._engine.state(), own, prompt)]
+        choices += [entry_choice(entry, own, prompt) for entry in self._ram.entries()]
+        if self._files is not None and name is not None and not any(choice.key == own for choice in choices):
+            saved = self._files.peek(own)
+            if saved is not None:
+                choices.append(saved_choice(own, *saved, prompt))
+        return best_choice(choices)
+
+    def _key(self, owner: str, name: str | None, choice: Choice) -> Key:
+        if name is not None:
+            return Key(owner=owner, name=name)
+        if choice.key is not None and choice.continues(self._engine.slots, owner):
+            return choice.key
+        return Key(owner=owner, name=None, number=next(self._numbers))
+
+    def _bury(self) -> None:
+        """Lets go of a live conversation that was deleted."""
+        with self._lock:
+            if self._live is None or not self._live.deleted:
+                return
+            self._live = None
+        self._session.reset()
+
+    def _put_away(self, key: Key, choice: Choice) -> None:
+        """Moves another conversation out of the engine, if there is one; the choice's memory stays."""
+        live = self._live
+        if live is None or live.key == key:
+            return
+        if choice.entry is None:
+            entry = self._export(live)
+        else:
+            with self._ram.pin(choice.entry):
+                entry = self._export(live)
+        with self._lock:
+            if entry is not None and live.deleted:
+                self._ram.free(entry.block)
+            elif entry is not None:
+                self._ram.put(entry)
+            self._live = None
+
+    def _export(self, live: _Live) -> Entry | None:
+        """A copy of the live conversation, not in the table yet; None where it has no room or the engine fails."""
+        ids, checkpoints = self._engine.state()
+        block = self._ram.new_block(self._session.export_bytes) if ids else None
+        if block is None:
+            return None
+        if not self._engine.export_into(block.memory):
+            self._ram.free(block)
+            return None
+        return Entry(key=live.key, ids=ids, checkpoints=checkpoints, block=block, used=live.used, changed=live.changed)
+
+    def _take(self, key: Key, choice: Choice, prompt: array[int]) -> Begun:
+        """Goes to the choice's position, or starts cold where that fails."""
+        if choice.source is CacheSource.DISK:
+            choice = self._load(key, prompt)
+        if choice.source is CacheSource.LIVE and choice.reused:
+            taken = self._engine.roll_back(choice.reused)
+        else:
+            taken = choice.entry is not None and choice.reused > 0 and self._import(choice.entry, choice.reused, prompt)
+        if not taken:
+            self._session.reset()
+            return Begun(reused=0, source=CacheSource.NONE)
+        return Begun(reused=choice.reused, source=choice.source)
+
+    def _import(self, entry: Entry, position: int, prompt: array[int]) -> bool:
+        with self._ram.pin(entry) as alive:
+            taken = alive and self._engine.take(entry.block.memory, position, prompt)
+        if taken:
+            self._ram.touch(entry, self._clock())
+        else:
+            self._ram.forget(entry.key)
+        return taken
+
+    def _load(self, key: Key, prompt: array[int]) -> Choice:
+        """What was saved of the conversation, verified and in memory; the cold choice where it is not usable."""
+        loaded = None if self._files is None else self._files.load(key, self._ram.new_block, self._ram.free)
+        if loaded is None or self._files is None:
+            return COLD
+        entry = Entry(
+            key=key,
+            ids=loaded.ids,
+            checkpoints=loaded.checkpoints,
+            block=loaded.block,
+            used=self._clock(),
+            changed=not self._files.holds(key),
+        )
+        self._ram.put(entry)
+        return replace(entry_choice(entry, key, prompt), source=CacheSource.DISK)
+
+    # -- saving --
+
+    def _spill(self, entry: Entry) -> None:
+        if _is_due(entry.key, changed=entry.changed):
+            self._save_entry(entry, _never)
+
+    def _save_entry(self, entry: Entry, wanted: Callable[[], bool]) -> Saved:
+        if self._files is None:
+            return Saved.FAILED
+        with self._ram.pin(entry) as alive:
+            if not alive:
+                return Saved.DONE  # nobody wants it any more
+            outcome = self._files.save(
+                entry.key, entry.ids, entry.checkpoints, entry.block.memory, lambda: wanted() or entry.forgotten
+            )
+        entry.changed = outcome is not Saved.DONE
+        return outcome
+
+    def _save_live(self, live: _Live, wanted: Callable[[], bool]) -> Saved:
+        """Saves the live conversation by way of an export, for which the budget must have room."""
+        if self._files is None:
+            return Saved.FAILED
+        if wanted():
+            return Saved.ABANDONED
+        entry = self._export(live)
+        if entry is None:
+            self._files.tell(
+                ResourceError(
+                    "session-unsaved",
+                    f"a session cannot be saved: there is no room for a copy of its {self._session.export_bytes} bytes",
+                    hint="raise --session-cache-mib",
+                )
+            )
+            return Saved.FAILED
+        try:
+            outcome = self._files.save(
+                live.key, entry.ids, entry.checkpoints, entry.block.memory, lambda: wanted() or live.deleted
+            )
+        finally:
+            self._ram.free(entry.block)
+        live.changed = outcome is not Saved.DONE
+        return outcome
+
+
+def _is_due(key: Key, *, changed: bool) -> bool:
+    return changed and key.name is not None
+
+
+def _never() -> bool:
+    return False

@@ -1,0 +1,380 @@
+"""A reply that depends on who asked before, a prompt evaluated again for nothing, or memory beyond the budget."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from launcher.errors import InternalError
+from launcher.server import session_entries
+from launcher.server.events import CacheSource
+from launcher.server.request import MarkKind
+from launcher.server.sessions import Begun, SessionStore
+from tests.support.fake_sessions import FakeState
+
+SYSTEM = list(range(1, 21))
+PLENTY = 1 << 20
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def ask(
+    store: SessionStore,
+    session: FakeState,
+    prompt: Sequence[int],
+    *,
+    name: str | None = None,
+    owner: str = "",
+    marks: Sequence[tuple[int, MarkKind]] = (),
+    reply: Sequence[int] = (),
+) -> Begun:
+    """One request as the scheduler runs it: begin, prefill with checkpoints at the marks, reply, end."""
+    begun = store.begin(owner=owner, name=name, ids=prompt)
+    assert begun.reused < len(prompt)
+    assert session.tokens() == list(prompt[: begun.reused])
+    for place, kind in marks:
+        if begun.reused <= place:
+            session.eval(prompt[session.position : place])
+            store.keep(kind)
+    session.eval(prompt[session.position :])
+    assert session.tokens() == list(prompt)
+    session.eval(reply)
+    store.end()
+    return begun
+
+
+def turn(place: int) -> tuple[int, MarkKind]:
+    return place, MarkKind.TURN
+
+
+SYSTEM_MARK = (len(SYSTEM), MarkKind.SYSTEM)
+
+
+class CountedMap(mmap.mmap):
+    """Anonymous memory that knows how much of it there is."""
+
+    total = 0
+    most = 0
+
+    def __new__(cls, handle: int, size: int, **options: Any) -> CountedMap:
+        CountedMap.total += size
+        CountedMap.most = max(CountedMap.most, CountedMap.total)
+        return super().__new__(cls, handle, size, **options)
+
+    def close(self) -> None:
+        size = len(self)
+        super().close()
+        CountedMap.total -= size
+
+
+@pytest.fixture(autouse=True)
+def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[CountedMap]]:
+    """All memory that the store takes, counted where it is allocated."""
+    CountedMap.total = CountedMap.most = 0
+    monkeypatch.setattr(session_entries.mmap, "mmap", CountedMap)
+    yield CountedMap
+
+
+def test_the_next_turn_of_a_live_session_evaluates_only_what_is_new() -> None:
+    session = FakeState()
+    store = SessionStore(session, budget=PLENTY)
+    ask(store, session, [1, 2, 3], name="a", reply=[4, 5])
+    assert ask(store, session, [1, 2, 3, 4, 5, 6, 7], name="a") == Begun(reused=5, source=CacheSource.LIVE)
+    assert session.evaluated == 7
+
+
+def test_sessions_that_alternate_keep_their_states() -> None:
+    session = FakeState()
+    store = SessionStore(session, budget=PLENTY)
+    assert ask(store, session, [1, 2, 3], name="a", reply=[4]).source is CacheSource.NONE
+    assert ask(store, session, [9, 8, 7], name="b", reply=[6]).source is CacheSource.NONE
+    assert ask(store, session, [1, 2, 3, 4, 5], name="a") == Begun(reused=4, source=CacheSource.RAM)
+    assert ask(store, session, [9, 8, 7, 6, 5], name="b") == Begun(reused=4, source=CacheSource.RAM)
+    usage = store.usage()
+    assert (usage.hits, usage.misses, usage.entries, usage.evictions) == (2, 2, 1, 0)
+
+
+def test_a_reply_that_the_next_prompt_leaves_out_costs_one_turn_at_most() -> None:
+    session = FakeState()
+    store = SessionStore(session, budget=PLENTY)
+    first = [*SYSTEM, *range(100, 120)]
+    ask(store, session, first, name="a", marks=[SYSTEM_MARK, turn(38)], reply=range(900, 950))
+    second = [*first[:38], *range(200, 210), *range(300, 320)]
+    begun = ask(store, session, second, name="a", marks=[turn(48), turn(66)])
+    assert begun == Begun(reused=38, source=CacheSource.LIVE)
+    assert session.calls.count("import") == 0
+
+
+def test_rolling_back_a_stored_session_goes_to_its_last_common_checkpoint() -> None:
+    session = FakeState()
+    store = SessionStore(session, budget=PLENTY)
+    ask(store, session, range(40), name="a", marks=[(10, MarkKind.SYSTEM), turn(20), turn(30)])
+    ask(store, session, [77, 78], name="b")
+    begun = ask(store, session, [*range(25), 99, 98], name="a")
+    assert begun == Begun(reused=20, source=CacheSource.RAM)
+    assert session.slots == {0: 10, 1: 20}
+
+
+def test_a_system_prompt_is_shared_and_nothing_of_another_conversation() -> None:
+    session = FakeState()
+    store = SessionStore(session, budget=PLENTY)
+    ask(store, session, [*SYSTEM, 666, 667], name="a", owner="x", marks=[SYSTEM_MARK], reply=[668])
+    begun = ask(store, session, [*SYSTEM, 555], name="b", owner="y", marks=[SYSTEM_MARK])
+    assert begun == Begun(reused=20, source=CacheSource.LIVE)
+    assert not {666, 667, 668} & set(session.tokens())
+    # the first one was put away before the second one rolled back in its place
+    begun = ask(store, session, [*SYSTEM, 666, 667, 668, 5], name="a", owner="x")
+    assert begun == Begun(reused=23, source=CacheSource.RAM)
+
+
+def test_equal_names_of_two_owners_are_two_sessions() -> None:
+    session = FakeState()
+    store = SessionStore(session, budget=PLENTY)
+    ask(store, session, [1, 2, 3], name="a", owner="x")
+    ask(store, session, [4, 5, 6], name="a", owner="y")
+    assert [info.tokens for info in store.listing("x")] == [3]
+    assert store.delete("x", "a")
+    assert store.listing("x") == ()
+    assert len(store.listing("y")) == 1
+
+
+def test_nameless_requests_take_up_their_own_conversation() -> None:
+    session = FakeState()
+    store = SessionStore(session, budget=PLENTY)
+    mark = [SYSTEM_MARK]
+    ask(store, session, [*SYSTEM, 100, 101], marks=mark, reply=[102])
+    ask(store, session, [*SYSTEM, 200, 201], marks=mark, reply=[202])
+    assert store.usage().entries == 1  # a new conversation does not take the place of the first one
+    assert ask(store, session, [*SYSTEM, 100, 101, 102, 103], marks=mark).reused == 23
+    assert ask(store, session, [*SYSTEM, 200, 201, 202, 203], marks=mark).reused == 23
+    assert store.usage().entries == 1  # and a continued one takes its own
+
+
+def test_nameless_requests_of_another_owner_begin_a_conversation() -> None:
+    session = FakeState()
+    store = SessionStore(session, budget=PLENTY)
+    ask(store, session, [1, 2, 3], owner="x", reply=[4])
+    ask(store, session, [1, 2, 3, 4, 5], owner="y", reply=[6])
+    assert ask(store, session, [1, 2, 3, 4, 9], owner="x").reused == 4
+    assert store.usage().entries == 1
+
+
+def test_the_same_prompt_again_leaves_its_last_id_to_evaluate() -> None:
+    session = FakeState()
+    store = SessionStore(session, budget=PLENTY)
+    ask(store, session, range(1, 11), name="a", marks=[turn(8)])
+    assert ask(store, session, range(1, 11), name="a").reused == 8
+
+
+def test_turns_use_empty_slots_and_then_the_earliest() -> None:
+    session = FakeState(checkpoints=3)
+    store = SessionStore(session, budget=PLENTY)
+    ask(store, session, range(50), name="a", marks=[(10, MarkKind.SYSTEM), turn(20), turn(30), turn(40)])
+    assert session.slots == {0: 10, 1: 40, 2: 30}
+
+
+@pytest.mark.parametrize("checkpoints", [0, 1])
+def test_few_slots_are_enough(checkpoints: int) -> None:
+    session = FakeState(checkpoints=checkpoints)
+    store = SessionStore(session, budget=PLENTY)
+    ask(store, session, range(50), name="a", marks=[(10, MarkKind.SYSTEM), turn(20)])
+    begun = ask(store, session, [*range(30), 99], name="a")
+    assert begun.reused == (20 if checkpoints else 0)
+
+
+def test_without_a_budget_only_the_live_session_is_kept() -> None:
+    session = FakeState()
+    store = SessionStore(session, budget=0)
+    ask(store, session, [1, 2, 3], name="a")
+    assert ask(store, session, [1, 2, 3, 4], name="a").source is CacheSource.LIVE
+    ask(store, session, [9, 8, 7], name="b")
+    assert ask(store, session, [1, 2, 3, 4, 5], name="a") == Begun(reused=0, source=CacheSource.NONE)
+    assert CountedMap.most == 0
+
+
+def test_the_session_that_was_longest_unused_goes_first() -> None:
+    session = FakeState(padding=0)
+    store = SessionStore(session, budget=250)
+    for name in ("a", "b", "c"):
+        ask(store, session, [ord(name)] * 20, name=name)  # 88 bytes each
+    ask(store, session, [ord("a")] * 21, name="a")  # a is now younger than b
+    ask(store, session, [ord("d")] * 20, name="d")
+    ask(store, session, [ord("e")] * 20, name="e")
+    assert [info.name for info in store.listing("")] == ["a", "d", "e"]
+    assert store.usage().evictions == 2
+    assert CountedMap.most <= 250
+
+
+def test_a_session_larger_than_the_budget_evicts_nothing() -> None:
+    session = FakeState(padding=0)
+    store = SessionStore(session, budget=100)
+    ask(store, session, [1] * 20, name="a")
+    ask(store, session, [2] * 100, name="b")
+    ask(store, session, [3] * 10, name="c")
+    assert [info.name for info in store.listing("")] == ["a", "c"]
+
+
+def test_putting_one_away_does_not_evict_what_is_about_to_be_used() -> None:
+    session = FakeState(padding=0)
+    store = SessionStore(session, budget=100)
+    ask(store, session, [1] * 20, name="a")
+    ask(store, session, [2] * 20, name="b")
+    assert ask(store, session, [1] * 21, name="a").reused == 20
+
+
+def test_evicted_memory_goes_back_to_the_system() -> None:
+    size = 64 << 20
+    session = FakeState(padding=size)
+
+    def resident() -> int:
+        with open("/proc/self/statm") as file:
+            return int(file.read().split()[1]) * mmap.PAGESIZE
+
+    def fill(buffer: Any) -> None:
+        for offset in range(0, len(buffer), mmap.PAGESIZE):
+            buffer[offset] = 1
+        FakeState.export_into(session, buffer)
+
+    session.export_into = fill  # type: ignore[method-assign]
+    store = SessionStore(session, budget=size + 1000)
+    before = resident()
+    ask(store, session, [1, 2], name="a")
+    store.begin(owner="", name="b", ids=[3, 4])
+    assert resident() - before > size // 2
+    store.delete("", "a")
+    assert resident() - before < size // 2
+
+
+def test_deleting_the_live_session_takes_its_state_out_of_the_engine() -> None:
+    session = FakeState()
+    store = SessionStore(session, budget=PLENTY)
+    ask(store, session, [1, 2, 3], name="a")
+    assert store.delete("", "a")
+    assert not store.delete("", "a")
+    assert store.listing("") == ()
+    assert ask(store, session, [1, 2, 3, 4], name="a") == Begun(reused=0, source=CacheSource.NONE)
+
+
+def test_deleting_while_the_reply_runs_lets_it_run() -> None:
+    session = FakeState()
+    store = SessionStore(session, budget=PLENTY)
+    store.begin(owner="", name="a", ids=[1, 2, 3])
+    session.eval([1, 2, 3])
+    store.delete("", "a")
+    session.eval([4])
+    store.keep(MarkKind.TURN)
+    store.end()
+    ask(store, session, [7, 8], name="b")
+    assert store.usage().entries == 0
+
+
+def test_discarding_leaves_nothing_of_a_failed_reply() -> None:
+    session = FakeState()
+    store = SessionStore(session, budget=PLENTY)
+    store.begin(owner="", name="a", ids=[1, 2, 3])
+    session.eval([1, 2])
+    store.discard()
+    assert session.tokens() == []
+    assert ask(store, session, [1, 2, 3], name="a").reused == 0
+
+
+@pytest.mark.parametrize("call", ["export", "import", "restore"])
+def test_an_engine_that_refuses_costs_time_and_nothing_else(call: str) -> None:
+    session = FakeState()
+    store = SessionStore(session, budget=PLENTY)
+    ask(store, session, range(30), name="a", marks=[turn(10)])
+    session.failing = {call}
+    ask(store, session, [5] * 30, name="b", marks=[turn(10)])
+    ask(store, session, [*range(20), 99], name="a")
+    ask(store, session, [*[5] * 20, 99], name="b")
+    session.failing = set()
+    ask(store, session, [*range(20), 99, 98], name="a")
+    store.close()
+    assert CountedMap.total == 0
+
+
+def test_an_import_that_gives_other_ids_than_asked_for_is_not_used() -> None:
+    session = FakeState()
+    store = SessionStore(session, budget=PLENTY)
+    ask(store, session, [1, 2, 3], name="a")
+    ask(store, session, [4, 5, 6], name="b")
+    entry = store._ram.entries()[0]
+    entry.block.memory[8:12] = b"\x63\0\0\0"
+    assert ask(store, session, [1, 2, 3, 4], name="a") == Begun(reused=0, source=CacheSource.NONE)
+
+
+def test_an_empty_prompt_is_a_bug() -> None:
+    with pytest.raises(InternalError):
+        SessionStore(FakeState(), budget=0).begin(owner="", name=None, ids=[])
+
+
+# -- any order of anything --
+
+OWNERS = ("x", "y")
+NAMES = (None, "a", "b", "c")
+MARKERS = {(owner, name): 1000 + 10 * i + j for i, owner in enumerate(OWNERS) for j, name in enumerate(NAMES)}
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> list[tuple[Any, ...]]:
+    steps: list[tuple[Any, ...]] = []
+    for _ in range(draw(st.integers(1, 25))):
+        owner, name = draw(st.sampled_from(OWNERS)), draw(st.sampled_from(NAMES))
+        kind = draw(st.sampled_from(["ask"] * 8 + ["cancel", "delete", "discard", "fail"]))
+        common = draw(st.integers(0, 12))
+        tail = draw(st.lists(st.integers(1, 3), max_size=8))
+        steps.append((kind, owner, name, common, tail, draw(st.lists(st.integers(1, 12), max_size=3))))
+    return steps
+
+
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=requests(), budget=st.integers(0, 800), checkpoints=st.integers(0, 4))
+def test_any_order_of_requests_gives_what_cold_runs_give(
+    steps: list[tuple[Any, ...]], budget: int, checkpoints: int
+) -> None:
+    CountedMap.total = CountedMap.most = 0
+    session = FakeState(checkpoints=checkpoints, padding=20)
+    store = SessionStore(session, budget=budget)
+    for kind, owner, name, common, tail, places in steps:
+        marker = MARKERS[owner, name]
+        prompt = [*SYSTEM[:common], marker, *tail, 5]
+        if kind == "delete" and name is not None:
+            store.delete(owner, name)
+            assert name not in {info.name for info in store.listing(owner)}
+            continue
+        session.failing = {("export", "import", "restore")[common % 3]} if kind == "fail" else set()
+        begun = store.begin(owner=owner, name=name, ids=prompt)
+        session.failing = set()
+        assert session.tokens() == prompt[: begun.reused]
+        assert begun.reused < len(prompt)
+        assert (begun.reused == 0) == (begun.source is CacheSource.NONE)
+        for place in sorted({*places, common}):
+            if session.position < place < len(prompt):
+                session.eval(prompt[session.position : place])
+                store.keep(MarkKind.SYSTEM if place == common else MarkKind.TURN)
+        if kind == "discard":
+            store.discard()
+            continue
+        if kind != "cancel":
+            session.eval(prompt[session.position :])
+            cold = FakeState(timeline=list(prompt))
+            assert session.next_token() == cold.next_token()
+            session.eval([marker, 9])
+        assert not (set(MARKERS.values()) - {marker}) & set(session.tokens())
+        assert all(position <= session.position for position in session.slots.values())
+        store.end()
+        assert CountedMap.total == store.usage().bytes
+    assert CountedMap.most <= budget
+    store.close()
+    assert CountedMap.total == store.usage().bytes == 0
