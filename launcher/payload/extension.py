@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import importlib
 import io
 import sys
 import threading
@@ -21,7 +20,6 @@ from launcher.errors import EngineError
 from launcher.payload.carried import LLGUIDANCE, carried
 from launcher.payload.file import Payload
 
-PACKAGE: Final = "llguidance"
 COMPILED: Final = "llguidance._lib"
 LIBRARY: Final = "llguidance/_lib.abi3.so"
 
@@ -43,9 +41,10 @@ def import_llguidance(environ: Mapping[str, str]) -> ModuleType:
         if payload is not None and COMPILED not in sys.modules:
             _load(carried_library(payload), environ)
         try:
-            return importlib.import_module(PACKAGE)
+            import llguidance
         except ImportError as error:
             raise EngineError("llguidance-unusable", f"llguidance cannot be used here: {error}", hint=_HINT) from error
+        return llguidance
 
 
 def carried_library(payload: Payload) -> bytes:
