@@ -93,10 +93,10 @@ class JobQueue:
         """Takes a request in.
 
         Raises:
-            RequestError: there is no place for it.
+            RequestError: there is no place for it, or its id is that of another one.
         """
         try:
-            self._admit()
+            self._admit(request.id)
         except RequestError as refusal:
             self.counts.refused += 1
             self.observe("request_refused", request, code=refusal.slug)
@@ -167,9 +167,11 @@ class JobQueue:
         with suppress(Exception):  # a log that cannot be written is no reason to stop serving
             self.tell(event, {"id": request.id, "session": request.session, **facts})
 
-    def _admit(self) -> None:
+    def _admit(self, request_id: str) -> None:
         if self.draining:
             raise shutting_down(self._retry_after())
+        if request_id in self._jobs:
+            raise RequestError("request_id_in_use", f"a request {request_id!r} is not complete yet", status=409)
         # The head of the queue is as good as running while the generation thread comes to it.
         busy = self.running is not None or bool(self.ready)
         waiting = len(self._jobs) - busy

@@ -1,0 +1,673 @@
+"""Requests that run out of order, hang, outlive their cancel or deadline, answer otherwise after a pause, or are lost
+when the engine fails, a client leaves or the server ends."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from launcher.errors import Cancelled, EngineCrash, InternalError, RequestError
+from launcher.server.events import (
+    CacheSource,
+    ChoiceFinished,
+    Content,
+    Deltas,
+    Event,
+    Failed,
+    Finished,
+    FinishReason,
+    Paused,
+    Queued,
+    Reading,
+    TokenLogprob,
+    ToolCallStart,
+)
+from launcher.server.request import Mark, MarkKind, Style, Tool
+from launcher.server.running import Phase
+from tests.support.fake_generation import CHUNK, STOP, STOP_TEXT, Bench, Gate, Listener, expected_text, request
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    with Bench() as made:
+        yield made
+
+
+@pytest.fixture
+def gated() -> Iterator[Bench]:
+    """The engine does a chunk of work only when it is let."""
+    with Bench(gated=True) as made:
+        yield made
+
+
+def refusal(bench: Bench, name: str) -> RequestError:
+    with pytest.raises(RequestError) as refused:
+        bench.submit(request(name))
+    return refused.value
+
+
+def positions(listener: Listener) -> list[int]:
+    return [event.position for event in listener.of(Queued)]
+
+
+def reason(listener: Listener, choice: int = 0) -> FinishReason:
+    listener.end()
+    return listener.of(ChoiceFinished)[choice].reason
+
+
+# -- one request --
+
+
+def test_an_answer_is_read_written_and_counted(bench: Bench) -> None:
+    asked = request("a", prompt="x" * 600, max_tokens=12)
+    listener = bench.submit(asked)
+    assert listener.text() == expected_text(asked)
+    kinds = [type(event) for event in listener.events]
+    assert kinds == [Reading, *[Deltas] * 12, ChoiceFinished, Finished]
+    assert listener.of(Reading)[0] == Reading(done=0, total=600)
+    metrics = listener.of(ChoiceFinished)[0].metrics
+    assert listener.of(Finished)[0].metrics == (metrics,)
+    assert (metrics.prompt, metrics.cached, metrics.generated, metrics.reasoning) == (600, 0, 12, 0)
+    assert 0 < metrics.queue_seconds < metrics.first_seconds
+    assert metrics.prefill_seconds > 0
+    assert metrics.decode_seconds > 0
+    assert listener.of(Deltas)[0].metrics.generated == 1
+    state = bench.scheduler.state()
+    assert (state.accepted, state.finished, state.generated, state.prefilled, state.cached) == (1, 1, 12, 600, 0)
+    assert (state.running, state.waiting, state.paused) == (None, 0, 0)
+
+
+def test_the_last_token_is_not_evaluated_in_vain(bench: Bench) -> None:
+    bench.submit(request("a", max_tokens=3)).text()
+    assert bench.engine.position == len("hello") + 2
+
+
+def test_a_long_prompt_is_read_in_slices_with_progress() -> None:
+    """The clock goes 0.15 s at each look, so that every slice takes longer than the interval of progress."""
+    ticks = iter(range(1_000_000))
+    with Bench(clock=lambda: next(ticks) * 0.15) as bench:
+        listener = bench.submit(request("a", prompt="x" * 1000, max_tokens=1))
+        listener.text()
+    assert [event.done for event in listener.of(Reading)] == [0, 256, 512, 768, 1000]
+
+
+def test_checkpoints_are_kept_where_the_marks_are(bench: Bench) -> None:
+    marks = (Mark(position=10, kind=MarkKind.SYSTEM), Mark(position=300, kind=MarkKind.TURN))
+    bench.submit(request("a", prompt="x" * 310, max_tokens=2, marks=marks)).text()
+    assert bench.store.calls == ["begin", "keep system 10", "keep turn 300", "end"]
+
+
+@pytest.mark.parametrize(
+    ("script", "settings", "end", "text"),
+    [
+        ([104, 105, STOP], {}, FinishReason.STOP, "hi"),
+        ([104, STOP, 105, 105], {"ignore_eos": True, "max_tokens": 3}, FinishReason.LENGTH, f"h{STOP_TEXT}i"),
+        (list(b"hi<|role_end|>never"), {"max_tokens": 99}, FinishReason.STOP, "hi"),
+        (list(b"one END two"), {"stops": ("END",), "max_tokens": 99}, FinishReason.STOP, "one "),
+        (list(b"caf\xc3"), {"max_tokens": 4}, FinishReason.LENGTH, "caf\ufffd"),
+        ([STOP], {}, FinishReason.STOP, ""),
+    ],
+    ids=["stop-id", "ignored-stop-id", "spelled-stop", "stop-text", "cut-character", "nothing"],
+)
+def test_what_ends_a_reply(script: list[int], settings: dict[str, object], end: FinishReason, text: str) -> None:
+    with Bench(scripts={"a": script}) as bench:
+        listener = bench.submit(request("a", **settings))
+        assert listener.text() == text
+        assert reason(listener) is end
+
+
+def test_a_full_context_ends_a_reply_as_length() -> None:
+    asked = request("a", prompt="x" * 60, max_tokens=100)
+    with Bench(context=64) as bench:
+        listener = bench.submit(asked)
+        assert listener.text() == expected_text(asked)[:5]  # the last one need not be evaluated
+        assert reason(listener) is FinishReason.LENGTH
+
+
+def test_a_tool_call_ends_as_tool_calls_unless_it_is_cut() -> None:
+    script = [*b"<tool_call>f\n<arg_key>k</arg_key>\n<arg_value>v</arg_value>\n</tool_call>", STOP]
+    settings = {"style": Style.CHAT, "tools": (Tool(name="f", parameters={}),)}
+    with Bench(scripts={"a": script, "b": script}) as bench:
+        whole = bench.submit(request("a", max_tokens=999, **settings))
+        cut = bench.submit(request("b", max_tokens=30, **settings))
+        assert reason(whole) is FinishReason.TOOL_CALLS
+        assert reason(cut) is FinishReason.LENGTH
+    starts = [delta for event in whole.of(Deltas) for delta in event.deltas if isinstance(delta, ToolCallStart)]
+    assert [start.name for start in starts] == ["f"]
+
+
+def test_thinking_is_counted_apart() -> None:
+    with Bench(scripts={"a": [*b"mm</think>ok", STOP]}) as bench:
+        listener = bench.submit(request("a", max_tokens=99, style=Style.CHAT, reasoning=True))
+        assert listener.text() == "mmok"
+        metrics = listener.of(ChoiceFinished)[0].metrics
+        assert (metrics.generated, metrics.reasoning) == (12, 10)
+
+
+def test_log_probabilities_come_with_their_tokens(bench: Bench) -> None:
+    listener = bench.submit(request("a", max_tokens=2, logprobs=1))
+    text = listener.text()
+    found = [
+        logprob
+        for event in listener.of(Deltas)
+        for delta in event.deltas
+        if isinstance(delta, Content)
+        for logprob in delta.logprobs
+    ]
+    assert found == [
+        TokenLogprob(token=ord(letter), logprob=-float(ord(letter)), top=((ord(letter), -float(ord(letter))),))
+        for letter in text
+    ]
+
+
+class CountingGrammar:
+    """Allows three tokens."""
+
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+
+    def allowed(self) -> object:
+        return ("mask", len(self.seen))
+
+    def advance(self, token: int) -> None:
+        self.seen.append(token)
+
+    @property
+    def is_finished(self) -> bool:
+        return len(self.seen) == 3
+
+
+def test_a_grammar_masks_every_token_and_ends_the_reply(bench: Bench) -> None:
+    grammars: list[CountingGrammar] = []
+
+    def new() -> CountingGrammar:
+        grammars.append(CountingGrammar())
+        return grammars[-1]
+
+    listener = bench.submit(request("a", max_tokens=99, choices=2, new_constraint=new))
+    assert len(listener.text()) == 3
+    assert reason(listener) is FinishReason.STOP
+    assert [sampler.masks for sampler in bench.samplers] == [[("mask", 0), ("mask", 1), ("mask", 2)]] * 2
+    assert [grammar.seen for grammar in grammars] == [sampler.picked for sampler in bench.samplers]
+
+
+def test_a_seed_is_repeatable_and_choices_equal_requests_with_the_next_seeds(bench: Bench) -> None:
+    three = bench.submit(request("n", seed=5, choices=3))
+    singles = [bench.submit(request(f"s{place}", seed=seed)) for place, seed in enumerate((5, 6, 7, 5))]
+    texts = [three.text(choice) for choice in range(3)]
+    assert [*texts, texts[0]] == [single.text() for single in singles]
+    assert len(set(texts)) == 3
+    assert len(three.of(Finished)[0].metrics) == 3
+    assert three.of(ChoiceFinished)[0].metrics.cached == 0
+
+
+def test_a_b_a_gives_a_again(bench: Bench) -> None:
+    first, other = request("a1", prompt="first"), request("b", prompt="other one")
+    texts = [bench.submit(each).text() for each in (first, other, request("a2", prompt="first"))]
+    assert texts == [expected_text(first), expected_text(other), expected_text(first)]
+
+
+def test_reuse_is_told_and_summed(bench: Bench) -> None:
+    """The second prompt is the first one, its reply but for the last token, and more."""
+    reply = bench.submit(request("a", max_tokens=5)).text()
+    listener = bench.submit(request("b", prompt=f"hello{reply} and more"))
+    listener.text()
+    metrics = listener.of(Finished)[0].metrics[0]
+    assert (metrics.cached, metrics.cache_source) == (9, CacheSource.LIVE)
+    assert listener.of(Reading)[0].done == 9
+    assert bench.scheduler.state().cached == 9
+
+
+# -- the queue --
+
+
+def test_requests_run_in_order_and_are_told_their_places(gated: Bench) -> None:
+    a, b, c, d = (gated.submit(request(name)) for name in "abcd")
+    gated.gate.wait()
+    assert [positions(each) for each in (a, b, c, d)] == [[], [1], [2], [3]]
+    assert gated.scheduler.cancel("b", "")
+    assert [positions(each) for each in (c, d)] == [[2, 1], [3, 2]]
+    state = gated.scheduler.state()
+    assert (state.running, state.waiting, state.paused) == ("a", 2, 0)
+    gated.gate.open()
+    for each in (a, c, d):
+        each.text()
+    assert positions(d) == [3, 2, 1]
+    assert [name for name, facts in gated.log if name == "request_started"] == ["request_started"] * 3
+    assert [facts["id"] for name, facts in gated.log if name == "request_started"] == ["a", "c", "d"]
+
+
+def test_a_full_queue_refuses_with_429_and_when_to_come_back() -> None:
+    with Bench(gated=True, limit=2) as bench:
+        bench.submit(request("a"))
+        bench.gate.wait()
+        waiting = [bench.submit(request(name)) for name in "bc"]
+        error = refusal(bench, "d")
+        assert (error.slug, error.status, error.kind) == ("queue_full", 429, "rate_limit_error")
+        assert 1 <= int(error.headers["Retry-After"]) <= 60
+        assert error.headers["X-Queue-Depth"] == "2"
+        assert bench.scheduler.state().refused == 1
+        assert bench.scheduler.cancel("b", "")
+        bench.submit(request("e"))
+        bench.gate.open()
+        waiting[1].text()
+
+
+def test_retry_after_follows_how_long_requests_take() -> None:
+    now = [0.0]
+    with Bench(gated=True, limit=0, clock=lambda: now[0]) as bench:
+        first = bench.submit(request("a"))
+        bench.gate.wait()
+        now[0] += 40
+        bench.gate.open()
+        first.text()
+        bench.engine.work = bench.gate = Gate()
+        bench.submit(request("b"))
+        bench.gate.wait()
+        now[0] += 8.5
+        assert refusal(bench, "c").headers["Retry-After"] == "32"
+        now[0] += 500
+        assert refusal(bench, "d").headers["Retry-After"] == "1"
+
+
+def test_without_a_queue_only_a_free_engine_accepts() -> None:
+    with Bench(gated=True, limit=0) as bench:
+        bench.submit(request("a"))
+        assert refusal(bench, "b").headers["X-Queue-Depth"] == "0"
+        bench.gate.wait()
+        assert refusal(bench, "c").slug == "queue_full"
+
+
+def test_the_engine_is_free_when_the_end_is_told() -> None:
+    """A client that asks again at once is not refused because of itself."""
+    answers = Listener()
+    with Bench(limit=0) as bench:
+
+        def ask_again(event: Event) -> None:
+            if isinstance(event, Finished):
+                bench.scheduler.submit(request("b"), answers)
+
+        bench.scheduler.submit(request("a"), ask_again)
+        assert answers.text() == expected_text(request("b"))
+
+
+def test_an_id_stands_for_one_request(gated: Bench) -> None:
+    first = gated.submit(request("a"))
+    assert refusal(gated, "a").slug == "request_id_in_use"
+    gated.gate.open()
+    first.text()
+    gated.submit(request("a")).text()
+
+
+def test_paused_requests_count_against_the_limit() -> None:
+    with Bench(gated=True, limit=1) as bench:
+        bench.submit(request("a"))
+        bench.gate.wait()
+        bench.submit(request("b"))
+        assert bench.scheduler.pause("b", "")
+        assert refusal(bench, "c").slug == "queue_full"
+
+
+def test_nobody_reaches_the_requests_of_others(gated: Bench) -> None:
+    running = gated.submit(request("a", owner="x"))
+    waiting = gated.submit(request("b", owner="y"))
+    gated.gate.wait()
+    scheduler = gated.scheduler
+    for name, owner in (("a", "y"), ("b", "x"), ("none", "x"), ("a", "")):
+        assert not scheduler.cancel(name, owner)
+        assert not scheduler.pause(name, owner)
+        assert not scheduler.resume(name, owner)
+        assert scheduler.details(name, owner) is None
+    gated.gate.open()
+    assert running.text() == waiting.text()
+    assert not scheduler.cancel("a", "x")
+
+
+def test_details_follow_a_request_through_its_phases(gated: Bench) -> None:
+    scheduler = gated.scheduler
+    gated.submit(request("a", prompt="x" * 65, max_tokens=9))
+    gated.submit(request("b"))
+    gated.gate.wait()
+
+    def phase(name: str) -> tuple[Phase, int, int]:
+        found = scheduler.details(name, "")
+        assert found is not None
+        return found.phase, found.position, found.generated
+
+    assert (phase("a"), phase("b")) == ((Phase.READING, 0, 0), (Phase.WAITING, 1, 0))
+    gated.gate.step(3)
+    assert phase("a") == (Phase.WRITING, 0, 2)
+    scheduler.pause("a", "")
+    gated.gate.step()
+    assert phase("a")[0] is Phase.PAUSED
+    assert phase("b") == (Phase.READING, 0, 0)
+
+
+# -- cancel --
+
+
+def test_cancel_while_waiting_answers_at_once(gated: Bench) -> None:
+    gated.submit(request("a"))
+    waiting = gated.submit(request("b"))
+    gated.gate.wait()
+    assert gated.scheduler.cancel("b", "")
+    assert isinstance(waiting.events[-1], Failed)
+    assert isinstance(waiting.events[-1].error, Cancelled)
+    assert gated.scheduler.state().cancelled == 1
+
+
+def test_cancel_while_the_prompt_is_read_stops_within_one_chunk(gated: Bench) -> None:
+    listener = gated.submit(request("a", prompt="x" * 1000))
+    gated.gate.wait()
+    gated.gate.step()
+    assert gated.scheduler.cancel("a", "")
+    gated.gate.open()
+    assert listener.error_code() == "cancelled"
+    assert gated.engine.position == 2 * CHUNK
+    assert gated.store.calls == ["begin", "end"]
+
+
+@pytest.mark.parametrize("thinking", [False, True])
+def test_cancel_while_writing_stops_within_one_token(gated: Bench, thinking: bool) -> None:
+    listener = gated.submit(request("a", max_tokens=99, style=Style.CHAT, reasoning=thinking))
+    gated.gate.wait()
+    gated.gate.step(4)
+    said = len(gated.samplers[0].picked)
+    assert gated.scheduler.cancel("a", "")
+    gated.gate.open()
+    assert listener.error_code() == "cancelled"
+    assert len(gated.samplers[0].picked) <= said + 1
+
+
+def test_cancel_while_paused_answers_at_once(gated: Bench) -> None:
+    listener = gated.submit(request("a", max_tokens=99))
+    gated.gate.wait()
+    gated.gate.step(2)
+    assert gated.scheduler.pause("a", "")
+    gated.gate.open()
+    listener.wait(Paused)
+    assert gated.scheduler.cancel("a", "")
+    assert isinstance(listener.events[-1], Failed)
+
+
+def test_a_cancel_that_comes_too_late_spares_the_next_request(gated: Bench) -> None:
+    """Asked in the last evaluation of its request, it is still pending in the engine when the next one begins."""
+    first = gated.submit(request("a", max_tokens=1))
+    asked = request("b", prompt="another", max_tokens=6)
+    second = gated.submit(asked)
+    gated.gate.wait()
+    assert gated.scheduler.cancel("a", "")
+    gated.gate.open()
+    first.end()
+    assert second.text() == expected_text(asked)
+
+
+# -- pause --
+
+
+@pytest.mark.parametrize("chunks", [0, 2, 5, 6, 9])
+def test_a_paused_answer_goes_on_as_if_it_had_not_been(gated: Bench, chunks: int) -> None:
+    """Paused after so many chunks of work, in the prompt or in the reply, while another request runs."""
+    asked = request("a", prompt="y" * 300, max_tokens=10, seed=3, choices=2)
+    listener = gated.submit(asked)
+    other = gated.submit(request("b", prompt="other"))
+    gated.gate.wait()
+    gated.gate.step(chunks)
+    assert gated.scheduler.pause("a", "")
+    gated.gate.open()
+    assert other.text() == expected_text(request("b", prompt="other"))
+    assert listener.of(Paused) == [Paused()]
+    before = len(listener.events)
+    state = gated.scheduler.state()
+    assert (state.running, state.paused) == (None, 1)
+    assert gated.scheduler.resume("a", "")
+    assert [listener.text(0), listener.text(1)] == [expected_text(asked, 0), expected_text(asked, 1)]
+    assert isinstance(listener.events[before], Reading)
+    metrics = listener.of(ChoiceFinished)[0].metrics
+    assert (metrics.generated, metrics.cached) == (10, 0)
+
+
+def test_a_paused_grammar_goes_on_where_it_was(gated: Bench) -> None:
+    listener = gated.submit(request("a", max_tokens=9, new_constraint=CountingGrammar))
+    gated.gate.wait()
+    gated.gate.step(1)
+    gated.scheduler.pause("a", "")
+    gated.gate.open()
+    listener.wait(Paused)
+    gated.scheduler.resume("a", "")
+    assert len(listener.text()) == 3
+
+
+def test_one_that_waits_keeps_its_place_through_a_pause(gated: Bench) -> None:
+    gated.submit(request("a"))
+    listeners = {name: gated.submit(request(name)) for name in "bcd"}
+    gated.gate.wait()
+    gated.scheduler.pause("b", "")
+    assert isinstance(listeners["b"].events[-1], Paused)
+    assert positions(listeners["d"]) == [3, 2]
+    gated.scheduler.resume("b", "")
+    assert positions(listeners["b"]) == [1, 1]
+    assert positions(listeners["d"]) == [3, 2, 3]
+    gated.gate.open()
+    for each in listeners.values():
+        each.text()
+    started = [facts["id"] for name, facts in gated.log if name == "request_started"]
+    assert started == ["a", "b", "c", "d"]
+
+
+def test_one_that_had_started_goes_on_before_those_that_had_not(gated: Bench) -> None:
+    parked = gated.submit(request("a", max_tokens=20))
+    listeners = [gated.submit(request(name)) for name in "bc"]
+    gated.gate.wait()
+    gated.scheduler.pause("a", "")
+    gated.gate.step()
+    assert gated.scheduler.state().running == "b"
+    gated.scheduler.resume("a", "")
+    assert positions(parked) == [1]
+    assert positions(listeners[1]) == [2, 1, 2]
+    gated.gate.open()
+    for each in (parked, *listeners):
+        each.text()
+    ended = [facts["id"] for name, facts in gated.log if name == "request_ended"]
+    assert ended == ["b", "a", "c"]
+
+
+def test_resumed_before_it_had_left_it_goes_on(gated: Bench) -> None:
+    asked = request("a", prompt="z" * 400, max_tokens=6)
+    listener = gated.submit(asked)
+    gated.gate.wait()
+    for _ in range(3):
+        assert gated.scheduler.pause("a", "")
+        assert gated.scheduler.resume("a", "")
+    gated.gate.open()
+    assert listener.text() == expected_text(asked)
+    assert listener.of(Paused) == []
+
+
+# -- deadlines --
+
+
+def test_a_deadline_ends_a_request_that_waits(gated: Bench) -> None:
+    """The one that runs looks after those that wait."""
+    running = gated.submit(request("a", max_tokens=5))
+    waiting = gated.submit(request("b", deadline=0.0))
+    gated.gate.open()
+    assert waiting.error_code() == "deadline_exceeded"
+    running.text()
+    assert gated.scheduler.state().failed == 1
+
+
+@pytest.mark.parametrize("chunks", [0, 4, 7])
+def test_a_deadline_ends_a_request_that_runs(chunks: int) -> None:
+    now = [0.0]
+    with Bench(gated=True, clock=lambda: now[0]) as bench:
+        listener = bench.submit(request("a", prompt="x" * 260, max_tokens=50, deadline=10.0))
+        bench.gate.wait()
+        bench.gate.step(chunks)
+        said = len(bench.samplers[0].picked)
+        now[0] = 10.0
+        bench.gate.open()
+        assert listener.error_code() == "deadline_exceeded"
+        last = listener.end()
+        assert isinstance(last, Failed)
+        assert isinstance(last.error, RequestError)
+        assert (last.error.status, last.error.kind) == (504, "timeout_error")
+        assert len(bench.samplers[0].picked) <= said + 1
+        assert bench.store.calls == ["begin", "end"]
+
+
+def test_a_deadline_runs_on_while_a_request_is_paused(gated: Bench) -> None:
+    """Nothing else wakes the thread."""
+    listener = gated.submit(request("a", deadline=0.2))
+    gated.gate.wait()
+    gated.scheduler.pause("a", "")
+    gated.gate.open()
+    assert listener.error_code() == "deadline_exceeded"
+
+
+# -- failures --
+
+
+def test_an_engine_that_fails_costs_one_request(bench: Bench) -> None:
+    crash = EngineCrash("engine-crashed", "bang")
+
+    def fail() -> None:
+        raise crash
+
+    bench.engine.work = fail
+    listener = bench.submit(request("a"))
+    last = listener.end()
+    assert isinstance(last, Failed)
+    assert last.error is crash
+    assert bench.store.calls == ["begin", "discard"]
+    bench.engine.work = lambda: None
+    asked = request("b")
+    assert bench.submit(asked).text() == expected_text(asked)
+
+
+@pytest.mark.parametrize("call", ["begin", "keep turn 2", "end"])
+def test_whatever_fails_in_a_request_is_told_and_the_next_one_runs(bench: Bench, call: str) -> None:
+    def fail(name: str) -> None:
+        if name in (call, "discard"):
+            raise ValueError(name)
+
+    bench.store.fail = fail
+    last = bench.submit(request("a", marks=(Mark(position=2, kind=MarkKind.TURN),))).end()
+    assert isinstance(last, Failed)
+    assert isinstance(last.error, InternalError)
+    assert bench.store.calls[-1] == "discard"
+    bench.store.fail = lambda _name: None
+    asked = request("b", max_tokens=2)
+    assert bench.submit(asked).text() == expected_text(asked)
+
+
+def test_idle_work_that_fails_does_not_end_the_thread(bench: Bench) -> None:
+    bench.store.fail = lambda name: math.sqrt(-1) if name == "idle" else None
+    bench.submit(request("a")).text()
+    bench.submit(request("b")).text()
+
+
+def test_idle_work_is_done_when_it_asks_for_it(bench: Bench) -> None:
+    bench.store.idle_seconds = 0.0
+    bench.submit(request("a")).text()
+    for _ in range(3):
+        bench.store.idled.clear()
+        assert bench.store.idled.wait(20)
+    bench.store.idle_seconds = None
+
+
+@pytest.mark.parametrize("kind", [Reading, Deltas, ChoiceFinished, Finished])
+def test_a_receiver_that_raises_is_a_client_that_left(bench: Bench, kind: type[Event]) -> None:
+    calls: list[Event] = []
+
+    def sink(event: Event) -> None:
+        calls.append(event)
+        if isinstance(event, kind):
+            raise ConnectionError("gone")
+
+    bench.scheduler.submit(request("a", max_tokens=50), sink)
+    asked = request("b")
+    assert bench.submit(asked).text() == expected_text(asked)
+    assert isinstance(calls[-1], kind)
+    assert sum(isinstance(call, kind) for call in calls) == 1
+    if kind in (Reading, Deltas):
+        assert bench.scheduler.state().cancelled == 1
+        assert len(bench.samplers[0].picked) <= 1
+
+
+def test_a_receiver_that_raises_in_the_queue_leaves_it(gated: Bench) -> None:
+    def sink(_event: Event) -> None:
+        raise ConnectionError("gone")
+
+    running = gated.submit(request("a"))
+    gated.gate.wait()
+    gated.scheduler.submit(request("b"), sink)
+    assert gated.scheduler.state().waiting == 0
+    gated.gate.open()
+    running.text()
+
+
+def test_a_receiver_may_call_back(gated: Bench) -> None:
+    ended = threading.Event()
+
+    def sink(event: Event) -> None:
+        if isinstance(event, Queued):
+            gated.scheduler.state()
+            gated.scheduler.cancel("b", "")
+        elif isinstance(event, Failed):
+            ended.set()
+
+    gated.submit(request("a"))
+    gated.gate.wait()
+    gated.scheduler.submit(request("b"), sink)
+    assert ended.is_set()
+
+
+# -- the end --
+
+
+def test_a_drain_finishes_what_runs_and_waits_and_refuses_the_rest(gated: Bench) -> None:
+    running, waiting, paused = (gated.submit(request(name)) for name in "abc")
+    gated.gate.wait()
+    gated.scheduler.pause("c", "")
+    gated.scheduler.begin_drain()
+    assert gated.scheduler.is_draining
+    error = refusal(gated, "d")
+    assert (error.slug, error.status) == ("shutting_down", 503)
+    assert int(error.headers["Retry-After"]) >= 1
+    gated.gate.open()
+    gated.scheduler.close(drain=20)
+    assert running.text() == waiting.text()
+    assert paused.error_code() == "shutting_down"
+
+
+def test_what_does_not_finish_in_time_is_ended_and_told(gated: Bench) -> None:
+    listeners = [gated.submit(request(name, max_tokens=1000)) for name in "abc"]
+    gated.gate.wait()
+    closing = threading.Thread(target=gated.scheduler.close, kwargs={"drain": 0.0})
+    closing.start()
+    listeners[2].end()
+    gated.gate.open()
+    closing.join(20)
+    assert not closing.is_alive()
+    assert [each.error_code() for each in listeners] == ["shutting_down"] * 3
+    assert gated.scheduler.state().cancelled == 3
+    assert len(gated.samplers[0].picked) <= 1
+
+
+def test_it_can_end_before_it_has_begun() -> None:
+    with Bench(started=False) as bench:
+        listener = bench.submit(request("a"))
+        bench.scheduler.close(drain=0.0)
+        assert listener.error_code() == "shutting_down"
+
+
+def test_the_log_holds_counts_and_no_text(bench: Bench) -> None:
+    bench.submit(request("a", prompt="secret", max_tokens=4)).text()
+    assert [name for name, _ in bench.log] == ["request_accepted", "request_started", "request_ended"]
+    facts = bench.log[-1][1]
+    assert (facts["id"], facts["outcome"], facts["prompt_tokens"], facts["generated_tokens"]) == ("a", "finished", 6, 4)
+    assert "secret" not in str(bench.log)
