@@ -30,7 +30,7 @@ from bundle.sources import Source
 from bundle.stages import ENVIRONMENT, Stage
 from bundle.workspace import Workspace
 from engine.fetch import file_sha256
-from launcher.payload.carried import CERTIFICATES, DEMO_MODEL, LLGUIDANCE, PUBLISHER, RKNN_RUNTIME, SBOM
+from launcher.payload.carried import CERTIFICATES, DEMO_MODEL, LLGUIDANCE, PAGE, PUBLISHER, RKNN_RUNTIME, SBOM
 from notices.collect import Inventory, Origin, Ownership, PayloadFile, assign_owners
 from notices.compilation import read_report
 from notices.components import FOLDER as NOTICES
@@ -135,10 +135,17 @@ def stage(
 def _payload(freight: Freight, certificates: Path) -> Iterator[tuple[str, Content]]:
     yield CERTIFICATES, certificates
     yield PUBLISHER, compiler.LAUNCHER / "integrity" / "publisher.json"
+    for path in _page():
+        yield f"{PAGE}{path.name}", path
     if freight.runtime is not None:
         yield RKNN_RUNTIME, freight.runtime.library
     if freight.demo is not None:
         yield DEMO_MODEL, freight.demo
+
+
+def _page() -> list[Path]:
+    """The files of the page that the server shows, which are no modules."""
+    return sorted((compiler.LAUNCHER / "server" / "page").iterdir())
 
 
 def _origins(
@@ -188,5 +195,5 @@ def _text_digests() -> Mapping[str, str]:
     """Everything that notices and rules are made from, and the publisher's file."""
     files = [path for path in NOTICES.rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc")]
     files += [_ROOT / name for name in _LICENCES]
-    files += [RULES_FILE, compiler.LAUNCHER / "integrity" / "publisher.json"]
+    files += [RULES_FILE, compiler.LAUNCHER / "integrity" / "publisher.json", *_page()]
     return {str(path.relative_to(_ROOT)): file_sha256(path) for path in sorted(files)}

@@ -23,6 +23,8 @@ DEMO_MODEL: Final = "models/demo.l3r"
 CERTIFICATES: Final = "certs/cacert.pem"
 PUBLISHER: Final = "publisher.json"
 SBOM: Final = "sbom.cdx.json"
+PAGE: Final = "page/"
+"""What the names of the files of the server's page begin with."""
 NOTICES: Final = "notices/"
 """What the names of all notices begin with."""
 

@@ -11,6 +11,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from launcher.errors import RequestError
+from launcher.payload.carried import PAGE, carried_bytes
 from launcher.server.answers import json_answer
 from launcher.server.app import OWNER, Phase, Services
 from launcher.server.ports import Backend
@@ -108,7 +109,9 @@ def _posted(services: Services, path: str, work: Callable[[Backend, bytes], Mapp
 
 def _page_route(services: Services, path: str, name: str, kind: str) -> Route:
     def read() -> bytes:
-        return files("launcher.server").joinpath("page", name).read_bytes()
+        # The portable program has no folder of its own.
+        carried = carried_bytes(f"{PAGE}{name}")
+        return files("launcher.server").joinpath("page", name).read_bytes() if carried is None else carried
 
     async def endpoint(_request: Request) -> Response:
         data = await services.work(read)
