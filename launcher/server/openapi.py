@@ -65,9 +65,9 @@ _ALWAYS: Final = (401, 403, 500)
 _WITH_BODY: Final = (400, 404, 408, 413, 415, 503)
 _GENERATING: Final = (*_WITH_BODY, 409, 429, 504)
 _STREAM: Final = (
-    "With `stream`: server-sent events. Each `data:` line is a {chunk}, the last one is `[DONE]`. Lines that begin "
-    "with a colon are comments: they keep the connection alive and tell the place in the queue. A failure on the way is a "
-    "`data:` line with an error object, after which the stream ends without `[DONE]`."
+    "With `stream`: server-sent events. Each `data:` line is a {chunk}, the last one is `[DONE]`. "
+    "Lines that begin with a colon are comments: they keep the connection alive and tell the place in the queue. "
+    "A failure on the way is a `data:` line with an error object, after which the stream ends without `[DONE]`."
 )
 _OBJECT: Final[Document] = {"type": "object"}
 

@@ -24,7 +24,7 @@ class TextPort(Protocol):
 class GrammarPort(Protocol):
     """Makes grammars; `launcher.server.grammar.GrammarFactory` is one. Used from several threads at once."""
 
-    def constraint(self, reply: JsonReply | CallReply, *, reasoning: bool) -> Callable[[], Constraint]: ...
+    def constraint(self, wanted: JsonReply | CallReply, *, reasoning: bool) -> Callable[[], Constraint]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -79,11 +80,10 @@ class CountedMap(mmap.mmap):
 
 
 @pytest.fixture(autouse=True)
-def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[CountedMap]]:
+def counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """All memory that the store takes, counted where it is allocated."""
     CountedMap.total = CountedMap.most = 0
     monkeypatch.setattr(session_entries.mmap, "mmap", CountedMap)
-    yield CountedMap
 
 
 def test_the_next_turn_of_a_live_session_evaluates_only_what_is_new() -> None:
@@ -238,8 +238,7 @@ def test_evicted_memory_goes_back_to_the_system() -> None:
     session = FakeState(padding=size)
 
     def resident() -> int:
-        with open("/proc/self/statm") as file:
-            return int(file.read().split()[1]) * mmap.PAGESIZE
+        return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
 
     def fill(buffer: Any) -> None:
         for offset in range(0, len(buffer), mmap.PAGESIZE):

@@ -1,4 +1,4 @@
-"""A stand-in for the engine's session whose state is its token list, with the export and checkpoint rules of ling3.h."""
+"""A stand-in for the engine's session whose state is its token list, with the rules of ling3.h for exports."""
 
 from __future__ import annotations
 

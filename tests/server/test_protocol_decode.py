@@ -1,0 +1,377 @@
+"""Bodies that end in another error than a 400 which names the field, and requests that clients send but that fail."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from launcher.errors import RequestError
+from launcher.server.protocol import decode, limits
+from launcher.server.protocol.decode import (
+    decode_chat,
+    decode_completion,
+    decode_control,
+    decode_detokenize,
+    decode_tokenize,
+    depth_of,
+)
+from launcher.server.protocol.requests import ChatRequest
+
+DECODERS: tuple[Callable[[bytes], Any], ...] = (
+    decode_chat,
+    decode_completion,
+    decode_control,
+    decode_tokenize,
+    decode_detokenize,
+)
+USER = {"role": "user", "content": "hi"}
+TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
+
+
+def chat(**fields: Any) -> ChatRequest:
+    return decode_chat(json.dumps({"model": "tiny", "messages": [USER]} | fields).encode())
+
+
+def refused(body: bytes | dict[str, Any], decoder: Callable[[bytes], Any] = decode_chat) -> RequestError:
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    with pytest.raises(RequestError) as caught:
+        decoder(data)
+    assert caught.value.status == 400
+    assert caught.value.kind == "invalid_request_error"
+    return caught.value
+
+
+def refused_chat(**fields: Any) -> RequestError:
+    return refused({"messages": [USER]} | fields)
+
+
+def test_all_fields_of_openai_that_ask_for_nothing_else_are_taken() -> None:
+    request = chat(
+        store=False,
+        metadata={"a": "b"},
+        service_tier="auto",
+        parallel_tool_calls=True,
+        user="u",
+        prompt_cache_key="k",
+        prompt_cache_retention="24h",
+        safety_identifier="s",
+        reasoning_effort="high",
+        verbosity="low",
+        modalities=["text"],
+        stream=True,
+        stream_options={"include_usage": True, "include_obfuscation": False},
+        logit_bias={},
+        stop=None,
+        n=None,
+        seed=None,
+        tools=[],
+        tool_choice="auto",
+        response_format={"type": "text"},
+        a_field_of_tomorrow={"x": [1]},
+    )
+    assert request.include_usage
+    assert request.stops == ()
+
+
+@pytest.mark.parametrize(
+    "name", ["audio", "function_call", "functions", "moderation", "prediction", "web_search_options"]
+)
+def test_what_this_server_cannot_do_is_refused_by_name(name: str) -> None:
+    error = refused_chat(**{name: {"x": 1}})
+    assert (error.slug, error.param) == ("unsupported_parameter", name)
+    assert name in error.message
+    chat(**{name: None})
+
+
+def test_other_modalities_and_storing_are_refused_by_name() -> None:
+    assert refused_chat(modalities=["text", "audio"]).slug == "unsupported_parameter"
+    assert refused_chat(modalities=["audio"]).slug == "unsupported_parameter"
+    assert refused_chat(store=True).param == "store"
+
+
+def test_an_unknown_role_is_named() -> None:
+    error = refused({"messages": [USER, {"role": "wizard", "content": "x"}]})
+    assert error.param == "messages[1].role"
+    assert '"wizard"' in error.message
+    assert "assistant" in error.message
+
+
+@pytest.mark.parametrize("role", ["system", "developer", "user", "assistant", "tool"])
+def test_an_unknown_content_part_is_named_in_every_role(role: str) -> None:
+    parts = [{"type": "text", "text": "x"}, {"type": "image_url", "image_url": {"url": "data:"}}]
+    error = refused({"messages": [{"role": role, "content": parts}]})
+    assert error.param == "messages[0].content[1].type"
+    assert '"image_url"' in error.message
+
+
+def test_an_unknown_switch_of_the_template_is_named() -> None:
+    error = refused_chat(chat_template_kwargs={"thinking": False})
+    assert error.param == "chat_template_kwargs.thinking"
+    assert "enable_thinking" in error.message
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "found"),
+    [
+        ("n", 0, "0"),
+        ("n", 17, "17"),
+        ("temperature", 2.5, "2.5"),
+        ("temperature", -1, "-1"),
+        ("top_p", 0, "0"),
+        ("top_p", 1.5, "1.5"),
+        ("min_p", 2, "2"),
+        ("top_k", -2, "-2"),
+        ("frequency_penalty", 3, "3"),
+        ("presence_penalty", -3, "-3"),
+        ("repetition_penalty", 0, "0"),
+        ("max_tokens", 0, "0"),
+        ("max_tokens", -1, "-1"),
+        ("max_completion_tokens", 0, "0"),
+        ("timeout", 0, "0"),
+        ("session_id", "", '""'),
+        ("session_id", "a\nb", "a\\nb"),
+        ("session_id", "a\n", "a\\n"),
+        ("session_id", "x" * 257, "xxx"),
+        ("stop", "", '""'),
+        ("messages", [], "list of 0"),
+        ("response_format", {"type": "xml"}, '"xml"'),
+        ("tool_choice", "sometimes", '"sometimes"'),
+        ("tool_choice", {"type": "allowed_tools"}, '"allowed_tools"'),
+        ("tools", [{"type": "custom", "custom": {"name": "x"}}], '"custom"'),
+    ],
+)
+def test_a_value_out_of_range_is_named_with_what_was_found(field: str, value: object, found: str) -> None:
+    error = refused_chat(**{field: value})
+    assert error.slug == "invalid_value"
+    assert (error.param or "").startswith(field)
+    assert found in error.message
+    assert "expected" in error.message
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "wanted"),
+    [
+        ("n", "3", "an integer or null"),
+        ("n", True, "an integer or null"),
+        ("n", 1.5, "an integer or null"),
+        ("temperature", "hot", "a number or null"),
+        ("stream", 1, "true or false or null"),
+        ("messages", {}, "a list"),
+        ("messages", ["hi"], "an object"),
+        ("stop", 5, "a string"),
+        ("logit_bias", [], "an object"),
+        ("tools", [{"type": "function", "function": {"name": "x", "parameters": []}}], "an object"),
+    ],
+)
+def test_a_wrong_type_is_named_with_the_right_one(field: str, value: object, wanted: str) -> None:
+    error = refused_chat(**{field: value})
+    assert error.slug == "invalid_type"
+    assert (error.param or "").startswith(field)
+    assert wanted in error.message
+
+
+def test_a_missing_field_is_named_with_its_path() -> None:
+    assert refused(b"{}").param == "messages"
+    assert refused({"messages": [{"content": "x"}]}).param == "messages[0].role"
+    assert refused({"messages": [{"role": "user"}]}).param == "messages[0].content"
+    assert refused({"messages": [{"role": "user"}]}).slug == "missing_field"
+    assert refused(b"{}", decode_completion).param == "prompt"
+    assert refused(b"{}", decode_control).param == "request_id"
+    assert refused(b"{}", decode_tokenize).slug == "missing_field"
+    assert refused(b'{"response_format":{"type":"json_schema"},"messages":[{"role":"user","content":""}]}').param == (
+        "response_format.json_schema"
+    )
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"  ",
+        b"{",
+        b'{"messages":',
+        b"nonsense",
+        b'{"messages":[{"role":"user","content":""}]}x',
+        b"\xef\xbb\xbf{}",
+        b"\xff\xfe",
+        b'{"messages":[{"role":"user","content":"\xff"}]}',
+        b'{"messages":[{"role":"user","content":"\\ud800"}]}',
+        b'{"messages":[{"role":"user","content":"\\ud800\\u0041"}]}',
+        b'{"messages":[{"role":"user","content":"\\udc00"}]}',
+        b'{"messages":[{"role":"user","content":"\xed\xa0\x80"}]}',
+        b'{"temperature":NaN,"messages":[]}',
+        b'{"temperature":Infinity,"messages":[]}',
+        b'{"temperature":-Infinity,"messages":[]}',
+        b'{"metadata":{"x":NaN},"messages":[{"role":"user","content":""}]}',
+    ],
+)
+def test_what_is_no_json_or_no_unicode_is_refused(body: bytes) -> None:
+    assert refused(body).slug == "invalid_json"
+
+
+def test_numbers_beyond_all_bounds_are_refused() -> None:
+    for text in (b"1e999", b"-1e999", b"9" * 5000):
+        for field in (b"temperature", b"metadata", b"seed"):
+            value = b'{"x":' + text + b"}" if field == b"metadata" else text
+            refused(b'{"messages":[{"role":"user","content":""}],"' + field + b'":' + value + b"}")
+
+
+def test_a_body_that_is_no_object_is_refused() -> None:
+    for body in (b"[]", b"null", b"1", b'"x"', b"true"):
+        error = refused(body)
+        assert error.slug == "invalid_type"
+        assert "object" in error.message
+
+
+def test_seeds_of_64_bits_are_taken_and_larger_ones_named() -> None:
+    for seed in (0, -1, -(1 << 63), (1 << 64) - 1):
+        assert chat(seed=seed).seed == seed
+    for seed in (1 << 64, -(1 << 63) - 1):
+        assert refused_chat(seed=seed).param == "seed"
+
+
+def test_limits_on_counts_hold() -> None:
+    cases: list[tuple[str, dict[str, Any]]] = [
+        ("messages", {"messages": [USER] * (limits.MAX_MESSAGES + 1)}),
+        ("messages[0].content", {"messages": [{"role": "user", "content": [{"type": "text", "text": ""}] * 1025}]}),
+        ("stop", {"stop": ["x"] * (limits.MAX_STOPS + 1)}),
+        ("stop", {"stop": "x" * (limits.MAX_STOP_CHARACTERS + 1)}),
+        ("stop[1]", {"stop": ["x", ""]}),
+        ("tools", {"tools": [TOOL] * (limits.MAX_TOOLS + 1)}),
+        ("logit_bias", {"logit_bias": {str(key): 1 for key in range(limits.MAX_BIASES + 1)}}),
+        ("metadata", {"metadata": {str(key): "" for key in range(limits.MAX_METADATA + 1)}}),
+        ("top_logprobs", {"logprobs": True, "top_logprobs": 21}),
+    ]
+    for param, fields in cases:
+        assert refused_chat(**fields).param == param
+    chat(stop=["x"] * limits.MAX_STOPS, messages=[USER] * limits.MAX_MESSAGES)
+
+
+@pytest.mark.parametrize("key", ["x", "-1", "1.5", "", "1\n", "1234567890"])
+def test_keys_of_the_bias_are_token_ids(key: str) -> None:
+    error = refused_chat(logit_bias={key: 1})
+    assert error.param == "logit_bias"
+    assert "token id" in error.message
+
+
+def test_biases_stay_within_a_hundred() -> None:
+    assert refused_chat(logit_bias={"1": 100.5}).slug == "invalid_value"
+    assert chat(logit_bias={"1": -100, "2": 100.0}).logit_bias == {"1": -100.0, "2": 100.0}
+
+
+@pytest.mark.parametrize("name", ["", "two words", "a/b", "x" * 65, "ü", "a\n"])
+def test_names_of_tools_have_a_form(name: str) -> None:
+    error = refused_chat(tools=[{"type": "function", "function": {"name": name}}])
+    assert error.param == "tools[0].function.name"
+
+
+def test_tools_and_the_choice_among_them_agree() -> None:
+    assert refused_chat(tools=[TOOL, TOOL]).param == "tools[1].function.name"
+    assert refused_chat(tool_choice="required").param == "tool_choice"
+    named = {"type": "function", "function": {"name": "sub"}}
+    error = refused_chat(tools=[TOOL], tool_choice=named)
+    assert error.param == "tool_choice.function.name"
+    assert "add" in error.message
+    chat(tools=[TOOL], tool_choice={"type": "function", "function": {"name": "add"}})
+
+
+def test_top_logprobs_without_logprobs_is_refused() -> None:
+    assert refused_chat(top_logprobs=3).param == "top_logprobs"
+    assert refused_chat(top_logprobs=3, logprobs=False).param == "top_logprobs"
+
+
+@pytest.mark.parametrize(
+    "content", [None, "", "x", [{"type": "text", "text": "x"}], [{"type": "refusal", "refusal": "x"}]]
+)
+def test_an_assistant_with_calls_may_have_any_content(content: object) -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "add", "arguments": "{}"}}
+    chat(messages=[USER, {"role": "assistant", "content": content, "tool_calls": [call]}])
+    chat(messages=[USER, {"role": "assistant", "tool_calls": [call]}])
+
+
+def test_completions_refuse_what_they_cannot_do() -> None:
+    def complete(**fields: Any) -> RequestError:
+        return refused({"prompt": "x"} | fields, decode_completion)
+
+    assert complete(suffix="y").param == "suffix"
+    assert complete(best_of=2).param == "best_of"
+    assert complete(best_of=3, n=2).param == "best_of"
+    assert complete(logprobs=6).param == "logprobs"
+    assert complete(echo=True, logprobs=1).param == "echo"
+    assert complete(prompt=[1.5]).param == "prompt[0]"
+    assert complete(prompt=[-1]).param == "prompt[0]"
+    decode_completion(b'{"prompt":[[1,2]],"best_of":2,"n":2,"suffix":null,"echo":true}')
+
+
+def test_deep_nesting_is_refused_before_it_is_decoded() -> None:
+    for opening, closing in ((b"[", b"]"), (b'{"a":', b"}")):
+        for depth in (limits.MAX_DEPTH + 1, 100_000):
+            body = b'{"x":' + opening * depth + b"1" + closing * depth + b"}"
+            assert refused(body).slug == "invalid_json"
+    inner = b"[" * (limits.MAX_DEPTH - 1) + b"]" * (limits.MAX_DEPTH - 1)
+    decode_chat(b'{"messages":[{"role":"user","content":"x"}],"x":' + inner + b"}")
+
+
+def test_brackets_in_texts_are_no_nesting() -> None:
+    text = '[{"' * 200 + "\\"
+    assert chat(messages=[{"role": "user", "content": text}] * 40).messages[0].content == text
+
+
+def test_a_text_that_never_ends_is_not_searched_over_and_over() -> None:
+    """A search that begins anew at each quote takes minutes here, and then this test never ends."""
+    start = time.process_time()
+    assert depth_of(b"[" * 65 + b'"' + b'\\"' * 2_000_000) == 65
+    assert time.process_time() - start < 60
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.sampled_from(["user", "text"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+field_names = st.sampled_from(
+    sorted([*ChatRequest.__struct_fields__, "prompt", "request_id", "content", "tokens", "x"])
+)
+
+
+def outcome(decoder: Callable[[bytes], Any], body: bytes) -> RequestError | None:
+    try:
+        decoder(body)
+    except RequestError as error:
+        return error
+    return None
+
+
+@given(st.binary(max_size=60))
+@example(b"[" * 70)
+def test_no_bytes_raise_anything_but_a_request_error(body: bytes) -> None:
+    for decoder in DECODERS:
+        error = outcome(decoder, body)
+        assert error is None or error.status == 400
+
+
+@given(st.dictionaries(field_names, json_values, max_size=4), st.booleans())
+@example({"n": 17}, True)
+def test_no_json_raises_anything_but_a_request_error(fields: dict[str, Any], cut: bool) -> None:
+    body = json.dumps({"messages": [USER]} | fields).encode()
+    for decoder in DECODERS:
+        error = outcome(decoder, body[:-1] if cut else body)
+        assert error is None or error.status == 400
+        assert error is None or error.message.encode()
+
+
+@given(json_values)
+def test_depth_is_that_of_the_value(value: object) -> None:
+    def depth(of: object) -> int:
+        if isinstance(of, dict | list):
+            return 1 + max(map(depth, of.values() if isinstance(of, dict) else of), default=0)
+        return 0
+
+    padding = '[["' * decode.MAX_DEPTH  # in a text, so that the quick answer does not serve
+    assert depth_of(json.dumps([padding, value]).encode()) == 1 + depth(value)

@@ -1,0 +1,477 @@
+"""A saved session that is lost, broken, another model's, readable by others, or larger than the disk may take."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import random
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from launcher.errors import BusyError, MindnanoError, UsageError
+from launcher.server import session_file
+from launcher.server.events import CacheSource
+from launcher.server.request import MarkKind
+from launcher.server.session_entries import Block, Key, token_array
+from launcher.server.session_files import Saved, SessionFiles
+from launcher.server.session_format import Origin
+from launcher.server.sessions import RETRY_SECONDS, SETTLE_SECONDS, Begun, SessionStore
+from tests.support import session_saver
+from tests.support.fake_sessions import FakeState
+
+ROOT = Path(__file__).resolve().parents[2]
+ORIGIN = Origin(identity=b"i" * 32, template_sha256=b"t" * 32, kv="bf16", engine="ling3 0.1.0")
+
+
+@dataclass
+class Server:
+    """One life of a server over a folder."""
+
+    folder: Path
+    origin: Origin = ORIGIN
+    limit: int = 1 << 20
+    budget: int = 1 << 20
+    now: float = 1000.0
+    reports: list[MindnanoError] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.session = FakeState(padding=50)
+        self.files = SessionFiles(self.folder, limit_bytes=self.limit, origin=self.origin, report=self.reports.append)
+        self.store = SessionStore(self.session, budget=self.budget, files=self.files, clock=lambda: self.now)
+
+    def ask(self, prompt: list[int], name: str | None = "a", owner: str = "", mark: int | None = None) -> Begun:
+        begun = self.store.begin(owner=owner, name=name, ids=prompt)
+        assert self.session.tokens() == prompt[: begun.reused]
+        if mark is not None and mark > begun.reused:
+            self.session.eval(prompt[begun.reused : mark])
+            self.store.keep(MarkKind.TURN)
+        self.session.eval(prompt[self.session.position :])
+        self.store.end()
+        return begun
+
+    def restart(self, **changes: object) -> Server:
+        self.store.close()
+        return self.again(**changes)
+
+    def again(self, **changes: object) -> Server:
+        return replace(self, reports=[], **changes)  # type: ignore[arg-type]
+
+    def saved(self) -> list[Path]:
+        return sorted(path for path in self.folder.iterdir())
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Server:
+    return Server(tmp_path / "sessions")
+
+
+def test_a_session_survives_a_restart(server: Server) -> None:
+    server.ask([1, 2, 3, 4], mark=2)
+    later = server.restart()
+    assert [(info.name, info.tokens, info.place) for info in later.store.listing("")] == [("a", 4, CacheSource.DISK)]
+    assert later.ask([1, 2, 3, 4, 5]) == Begun(reused=4, source=CacheSource.DISK)
+    assert later.store.usage().entries == 0  # what was loaded is live and no longer in memory
+    assert later.restart().ask([1, 2, 9]) == Begun(reused=2, source=CacheSource.DISK)
+
+
+def test_a_saved_session_that_agrees_with_nothing_is_not_loaded(server: Server) -> None:
+    server.ask([1, 2, 3])
+    later = server.restart()
+    assert later.ask([2, 2, 3]).source is CacheSource.NONE
+    assert "import" not in later.session.calls
+
+
+def test_nameless_sessions_are_not_saved(server: Server) -> None:
+    server.ask([1, 2, 3], name=None)
+    server.store.close()
+    assert server.saved() == []
+
+
+def test_files_tell_names_to_their_owner_alone(server: Server) -> None:
+    server.ask([1, 2, 3], name="../../etc/x\n\u2028", owner="key")
+    server.store.close()
+    (path,) = server.saved()
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert server.folder.stat().st_mode & 0o777 == 0o700
+    assert server.again().store.listing("key")[0].name == "../../etc/x\n\u2028"
+
+
+def test_a_name_that_no_header_takes_is_not_saved(server: Server) -> None:
+    server.ask([1, 2, 3], name="x" * 5000)
+    server.store.close()
+    assert server.saved() == []
+    assert [error.slug for error in server.reports] == ["session-unsaved"]
+
+
+# -- when it is saved --
+
+
+def test_a_burst_of_turns_is_saved_once_when_it_is_over(server: Server) -> None:
+    assert server.store.idle() is None
+    server.ask([1, 2, 3])
+    assert server.store.idle() == SETTLE_SECONDS
+    server.now += 1.5
+    server.ask([1, 2, 3, 4])
+    server.now += 1.5
+    assert server.store.idle() == pytest.approx(0.5)
+    assert server.saved() == []
+    server.now += 0.5
+    assert server.store.idle() is None
+    (path,) = server.saved()
+    before = path.stat().st_ino
+    assert server.store.idle() is None
+    assert path.stat().st_ino == before
+
+
+def test_a_running_reply_is_not_saved(server: Server) -> None:
+    server.store.begin(owner="", name="a", ids=[1, 2])
+    server.session.eval([1, 2])
+    server.now += 10
+    assert server.store.idle() is None
+    assert server.saved() == []
+
+
+def test_saving_gives_way_to_a_request_and_keeps_the_old_file(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_file, "PIECE", 16)
+    server.ask([1, 2, 3])
+    server.now += 3
+    server.store.idle()
+    (path,) = server.saved()
+    old = path.read_bytes()
+    server.ask([1, 2, 3, 4])
+    server.now += 3
+    answers = iter([False] * 4 + [True] * 100)
+    wait = server.store.idle(lambda: next(answers))
+    assert wait == 0.0
+    assert server.saved() == [path]
+    assert path.read_bytes() == old
+    assert server.store.usage().bytes == 0
+    assert server.store.idle() is None
+    assert path.read_bytes() != old
+
+
+def test_an_evicted_session_goes_to_disk(tmp_path: Path) -> None:
+    server = Server(tmp_path / "s", budget=150)
+    for name in ("a", "b", "c"):
+        server.ask([ord(name)] * 10, name=name)
+    places = {info.name: info.place for info in server.store.listing("")}
+    assert places == {"a": CacheSource.DISK, "b": CacheSource.RAM, "c": CacheSource.LIVE}
+    assert server.ask([ord("a")] * 11, name="a") == Begun(reused=10, source=CacheSource.DISK)
+
+
+def test_a_session_without_room_for_a_copy_is_told_once(tmp_path: Path) -> None:
+    server = Server(tmp_path / "s", budget=10)
+    server.ask([1, 2, 3])
+    server.now += 3
+    assert server.store.idle() == RETRY_SECONDS
+    server.now += 100
+    server.store.idle()
+    assert [error.slug for error in server.reports] == ["session-unsaved"]
+
+
+def test_a_deleted_session_is_gone_from_disk(server: Server) -> None:
+    server.ask([1, 2, 3])
+    server.now += 3
+    server.store.idle()
+    assert server.store.delete("", "a")
+    assert server.saved() == []
+    server.now += 3
+    server.store.idle()
+    server.store.close()
+    assert server.saved() == []
+
+
+def test_deleting_in_the_midst_of_a_save_leaves_no_file(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_file, "PIECE", 16)
+    server.ask([1, 2, 3])
+    server.now += 3
+    calls = iter(range(100))
+
+    def wanted() -> bool:
+        if next(calls) == 4:
+            assert server.store.delete("", "a")
+        return False
+
+    server.store.idle(wanted)
+    assert server.saved() == []
+    assert server.store.listing("") == ()
+
+
+# -- the disk --
+
+
+def test_the_folder_takes_no_more_than_its_limit(tmp_path: Path) -> None:
+    server = Server(tmp_path / "s", limit=1500)
+    for number in range(8):
+        server.ask([number] * 5, name=f"n{number}")
+        server.now += 3
+        server.store.idle()
+        assert sum(path.stat().st_size for path in server.saved()) <= 1500
+        assert server.store.usage().disk_bytes <= 1500
+    kept = len(server.saved())
+    assert 2 <= kept < 8
+    server.store.close()
+    names = {info.name for info in server.again().store.listing("")}
+    assert names == {f"n{number}" for number in range(8 - kept, 8)}
+
+
+def test_a_session_beyond_the_limit_is_told_and_evicts_nothing(tmp_path: Path) -> None:
+    server = Server(tmp_path / "s", limit=600)
+    server.ask([1, 2, 3], name="a")
+    server.now += 3
+    server.store.idle()
+    server.ask([1] * 500, name="b")
+    server.now += 3
+    server.store.idle()
+    assert len(server.saved()) == 1
+    assert [error.slug for error in server.reports] == ["session-unsaved"]
+
+
+def test_a_session_takes_its_own_place_where_there_is_no_other(tmp_path: Path) -> None:
+    server = Server(tmp_path / "s", limit=600)
+    for length in (3, 4, 5):
+        server.ask(list(range(1, length + 1)))
+        server.now += 3
+        server.store.idle()
+    assert server.restart().ask([1, 2, 3, 4, 5, 6]).reused == 5
+
+
+def test_a_full_disk_is_told_once_and_fails_no_request(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(handle: int, data: memoryview) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(session_file, "_put", full)
+    for turn in range(3, 6):
+        server.ask([1] * turn)
+        server.now += 100
+        server.store.idle()
+    assert [error.slug for error in server.reports] == ["session-unsaved"]
+    assert server.saved() == []
+    monkeypatch.undo()
+    server.now += 100
+    assert server.store.idle() is None
+    assert len(server.saved()) == 1
+
+
+def test_leftovers_go_and_other_files_stay(server: Server) -> None:
+    server.ask([1, 2, 3])
+    server.store.close()
+    (path,) = server.saved()
+    left = path.with_name(path.name + ".partial")
+    left.write_bytes(b"half")
+    note = server.folder / "note.txt"
+    note.write_text("mine")
+    assert server.again().ask([1, 2, 3, 4]).reused == 3
+    assert server.saved() == sorted([path, note])
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o707, 0o777])
+def test_a_folder_that_others_can_write_is_refused(tmp_path: Path, mode: int) -> None:
+    folder = tmp_path / "s"
+    folder.mkdir()
+    folder.chmod(mode)
+    with pytest.raises(UsageError, match="other users can write") as raised:
+        Server(folder)
+    assert raised.value.slug == "session-dir-unsafe"
+
+
+def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "s"
+    folder.write_text("")
+    with pytest.raises(UsageError) as raised:
+        Server(folder)
+    assert raised.value.slug == "session-dir-unusable"
+
+
+def test_two_servers_do_not_share_a_folder(server: Server) -> None:
+    with pytest.raises(BusyError):
+        server.again()
+    server.store.close()
+    server.again().store.close()
+
+
+# -- what is refused --
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"identity": b"x" * 32}, {"template_sha256": b"x" * 32}, {"kv": "int8"}, {"engine": "ling3 0.2.0"}],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_sessions_of_another_origin_are_left_alone(server: Server, changes: dict[str, object]) -> None:
+    server.ask([1, 2, 3])
+    other = server.restart(origin=replace(ORIGIN, **changes))  # type: ignore[arg-type]
+    assert other.store.listing("") == ()
+    assert other.ask([1, 2, 3, 4]).source is CacheSource.NONE
+    back = other.restart(origin=ORIGIN)
+    assert back.reports == []
+    assert back.ask([1, 2, 3, 4]).source is CacheSource.DISK
+
+
+def saved_once(server: Server) -> tuple[Path, bytes]:
+    server.ask([1, 2, 3, 4], mark=2)
+    server.store.close()
+    (path,) = server.saved()
+    return path, path.read_bytes()
+
+
+def assert_refused(server: Server, path: Path, data: bytes) -> None:
+    """A server that finds this file runs cold, says so once and removes it; the next save is sound."""
+    path.write_bytes(data)
+    path.chmod(0o600)
+    server.session = FakeState(padding=50)
+    found = server.again()
+    assert found.ask([1, 2, 3, 4, 5]) == Begun(reused=0, source=CacheSource.NONE)
+    assert [error.slug for error in found.reports] == ["session-refused"]
+    assert str(path) in found.reports[0].message
+    assert not path.exists()
+    found.files.close()
+
+
+def test_every_flipped_byte_is_refused(server: Server) -> None:
+    path, data = saved_once(server)
+    for index in range(len(data)):
+        damaged = bytearray(data)
+        damaged[index] ^= 1 << index % 8
+        if index not in ids_of(data):
+            assert_refused(server, path, bytes(damaged))
+
+
+def ids_of(data: bytes) -> range:
+    """Where the token ids are: one that differs may already not agree with the prompt, and nothing is loaded then."""
+    start = 12 + struct.unpack_from("<I", data, 8)[0]
+    return range(start, start + 16)
+
+
+def test_flipped_ids_are_never_imported(server: Server) -> None:
+    path, data = saved_once(server)
+    for index in ids_of(data):
+        damaged = bytearray(data)
+        damaged[index] ^= 1 << index % 8
+        path.write_bytes(damaged)
+        found = server.again()
+        assert found.ask([1, 2, 3, 4, 5]).source is CacheSource.NONE
+        found.files.close()
+        path.write_bytes(damaged)
+        ids = list(struct.unpack_from("<4i", damaged, ids_of(data).start))
+        found = server.again()
+        assert found.ask([*ids, 5]).source is CacheSource.NONE  # a prompt that agrees with what the file claims
+        assert [error.slug for error in found.reports] == ["session-refused"]
+        found.files.close()
+
+
+def test_every_truncation_and_any_tail_is_refused(server: Server) -> None:
+    path, data = saved_once(server)
+    for length in range(len(data)):
+        assert_refused(server, path, data[:length])
+    assert_refused(server, path, data + b"\0")
+
+
+def rewritten(data: bytes, change: Callable[[dict[str, object]], None]) -> bytes:
+    """The file with another header and a right checksum."""
+    length = struct.unpack_from("<I", data, 8)[0]
+    header = json.loads(data[12 : 12 + length])
+    change(header)
+    text = json.dumps(header).encode()
+    body = data[:8] + struct.pack("<I", len(text)) + text + data[12 + length : -32]
+    return body + hashlib.sha256(body).digest()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda header: header.update(more=1),
+        lambda header: header.pop("kv"),
+        lambda header: header.update(tokens=True),
+        lambda header: header.update(tokens=1 << 60),
+        lambda header: header.update(bytes=1 << 60),
+        lambda header: header.update(checkpoints=[[0, 5]]),
+        lambda header: header.update(checkpoints=[[0, 2], [0, 3]]),
+        lambda header: header.update(checkpoints=[[0, 2.0]]),
+        lambda header: header.update(checkpoints="x"),
+        lambda header: header.update(name=None),
+        lambda header: header.update(name="b"),
+        lambda header: header.update(owner="b"),
+    ],
+)
+def test_a_header_that_says_nonsense_is_refused(server: Server, change: Callable[[dict[str, object]], None]) -> None:
+    path, data = saved_once(server)
+    assert_refused(server, path, rewritten(data, change))
+
+
+def test_a_file_changed_after_the_start_is_refused(server: Server) -> None:
+    path, data = saved_once(server)
+    found = server.again()
+    path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    assert found.ask([1, 2, 3, 4, 5]).source is CacheSource.NONE
+    assert [error.slug for error in found.reports] == ["session-refused"]
+    assert found.store.usage().bytes == 0
+
+
+def test_a_link_is_not_followed(server: Server, tmp_path: Path) -> None:
+    path, data = saved_once(server)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.write_bytes(data)
+    path.unlink()
+    path.symlink_to(elsewhere)
+    assert server.again().ask([1, 2, 3, 4, 5]).source is CacheSource.NONE
+    assert elsewhere.read_bytes() == data
+
+
+def test_a_saved_session_that_the_engine_refuses_runs_cold(server: Server) -> None:
+    server.ask([1, 2, 3])
+    later = server.restart()
+    later.session.failing = {"import"}
+    assert later.ask([1, 2, 3, 4]).source is CacheSource.NONE
+    assert later.store.usage().bytes == 0
+
+
+def test_a_kill_in_the_midst_of_a_save_leaves_the_old_or_the_new_session(tmp_path: Path) -> None:
+    folder = tmp_path / "s"
+    chance = random.Random(20)
+    newest = 0
+    seen_partial = 0
+    for _ in range(12):
+        child = subprocess.Popen(
+            [sys.executable, "-m", "tests.support.session_saver", str(folder)], cwd=ROOT, stdout=subprocess.PIPE
+        )
+        with child:
+            assert child.stdout is not None
+            assert child.stdout.readline() == b"begins\n"
+            time.sleep(chance.uniform(0.01, 0.25))
+            child.kill()
+        seen_partial += any(path.name.endswith(".partial") for path in folder.iterdir())
+        reports: list[MindnanoError] = []
+        files = SessionFiles(folder, limit_bytes=1 << 30, origin=session_saver.ORIGIN, report=reports.append)
+        loaded = files.load(session_saver.KEY, Block, Block.close)
+        assert reports == []
+        assert not any(path.name.endswith(".partial") for path in folder.iterdir())
+        if loaded is not None:
+            number = loaded.ids[2]
+            ids, memory = session_saver.state(number)
+            assert (list(loaded.ids), loaded.checkpoints) == (ids, {0: 2})
+            assert loaded.block.memory[:] == memory
+            loaded.block.close()
+            newest = max(newest, number)
+        else:
+            assert newest == 0
+        files.close()
+    assert newest
+    assert seen_partial
+
+
+def test_saving_leaves_no_descriptor_open(server: Server) -> None:
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    key = Key(owner="", name="a")
+    for outcome, abandon in ((Saved.DONE, False), (Saved.ABANDONED, True)):
+        assert server.files.save(key, token_array([1, 2]), {}, b"x" * 100, lambda stop=abandon: stop) is outcome
+    assert server.files.load(key, lambda size: None, Block.close) is None
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
