@@ -233,6 +233,16 @@ def test_putting_one_away_does_not_evict_what_is_about_to_be_used() -> None:
     assert ask(store, session, [1] * 21, name="a").reused == 20
 
 
+def test_nothing_is_evicted_for_what_has_no_room_anyway() -> None:
+    session = FakeState(padding=0)
+    store = SessionStore(session, budget=200)
+    ask(store, session, [1] * 30, name="large")
+    ask(store, session, [2] * 5, name="small")
+    ask(store, session, [3] * 40, name="larger")
+    assert ask(store, session, [1] * 31, name="large").reused == 30  # which leaves no room to put the larger one away
+    assert [info.name for info in store.listing("")] == ["large", "small"]
+
+
 def test_evicted_memory_goes_back_to_the_system() -> None:
     size = 64 << 20
     session = FakeState(padding=size)
