@@ -509,7 +509,8 @@ def test_a_kill_in_the_midst_of_a_save_leaves_the_old_or_the_new_session(tmp_pat
 def test_saving_leaves_no_descriptor_open(server: Server) -> None:
     before = len(list(Path("/proc/self/fd").iterdir()))
     key = Key(owner="", name="a")
-    for outcome, abandon in ((Saved.DONE, False), (Saved.ABANDONED, True)):
-        assert server.files.save(key, token_array([1, 2]), {}, b"x" * 100, lambda stop=abandon: stop) is outcome
+    ids = token_array([1, 2])
+    assert server.files.save(key, ids, {}, b"x" * 100, lambda: False) is Saved.DONE
+    assert server.files.save(key, ids, {}, b"x" * 100, lambda: True) is Saved.ABANDONED
     assert server.files.load(key, lambda size: None, Block.close) is None
     assert len(list(Path("/proc/self/fd").iterdir())) == before

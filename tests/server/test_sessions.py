@@ -12,7 +12,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from launcher.errors import InternalError
-from launcher.server import session_entries
 from launcher.server.events import CacheSource
 from launcher.server.request import MarkKind
 from launcher.server.sessions import Begun, SessionStore
@@ -83,7 +82,7 @@ class CountedMap(mmap.mmap):
 def counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """All memory that the store takes, counted where it is allocated."""
     CountedMap.total = CountedMap.most = 0
-    monkeypatch.setattr(session_entries.mmap, "mmap", CountedMap)
+    monkeypatch.setattr(mmap, "mmap", CountedMap)
 
 
 def test_the_next_turn_of_a_live_session_evaluates_only_what_is_new() -> None:
@@ -347,7 +346,7 @@ def requests(draw: st.DrawFn) -> list[tuple[Any, ...]]:
     return steps
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=requests(), budget=st.integers(0, 800), checkpoints=st.integers(0, 4))
 def test_any_order_of_requests_gives_what_cold_runs_give(
     steps: list[tuple[Any, ...]], budget: int, checkpoints: int
