@@ -73,8 +73,8 @@ class StorePort(Protocol):
     def discard(self) -> None:
         """What the engine holds now must not be used again."""
 
-    def idle(self) -> float | None:
-        """Does a bit of work that can wait; returns the seconds until there is more, or None."""
+    def idle(self, wanted: Callable[[], bool]) -> float | None:
+        """Does work that can wait while nothing else is `wanted`; returns the seconds until there is more, or None."""
 
     def close(self) -> None:
         """Saves what is to be saved."""

@@ -286,7 +286,7 @@ class Scheduler:
 
     def _rest(self) -> bool:
         """Waits for something to do; returns whether there can be any."""
-        pause = self._guard(self._store.idle)
+        pause = self._guard(lambda: self._store.idle(self._is_wanted))
         with self._changed:
             if self._queue.ready or self._queue.left:
                 return True
@@ -295,6 +295,10 @@ class Scheduler:
             timeout = min(math.inf if pause is None else pause, self._queue.soonest - self._clock())
             self._changed.wait(None if timeout == math.inf else max(timeout, 0.0))
             return True
+
+    def _is_wanted(self) -> bool:
+        """Whether there is something better to do than upkeep; read without the lock, a moment's delay does no harm."""
+        return bool(self._queue.ready or self._queue.left or self._closing)
 
     def _guard(self, work: Callable[[], float | None]) -> float | None:
         """Does what no request waits for; an error of it goes to the log."""
