@@ -32,7 +32,7 @@ class TextPort(Protocol):
 
 
 class StreamPort(Protocol):
-    """What a conversation needs of `launcher.engine.Utf8Stream`."""
+    """What a conversation needs of `launcher.engine_sampling.Utf8Stream`."""
 
     def push(self, data: bytes) -> str: ...
 

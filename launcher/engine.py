@@ -1,4 +1,4 @@
-"""The binding to the engine: packages, engines, sessions and samplers as typed Python objects.
+"""The binding to the engine: packages, engines and sessions as typed Python objects; samplers are in engine_sampling.
 
 Statuses become errors of `launcher.errors`. Large arrays cross as buffers (`array.array`, `memoryview`, NumPy):
 nothing is copied and NumPy is not needed. Every object is closed by `close()` or as a context manager; closing one
@@ -10,27 +10,33 @@ from __future__ import annotations
 import ctypes
 import os
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from ctypes import byref, c_int32, c_size_t
 from pathlib import Path
 from typing import Any
 
 from launcher import engine_abi as abi
-from launcher.engine_library import Handle, Library, floats, ids_array
+from launcher.engine_export import as_export_errors
+from launcher.engine_library import (
+    Handle,
+    Library,
+    Progress,
+    floats,
+    ids_array,
+    readable_block,
+    with_progress,
+    writable_block,
+)
 from launcher.engine_types import (
     EngineOptions,
     Logits,
     MemoryPlan,
     ModelConfig,
-    Sampling,
     Section,
     SessionOptions,
     TensorInfo,
 )
-from launcher.errors import Cancelled, InternalError, PackageError, UsageError
-from launcher.interrupts import held_back
-
-Progress = Callable[[int, int], None]
+from launcher.errors import InternalError, PackageError, UsageError
 
 
 class Package(Handle):
@@ -80,6 +86,12 @@ class Package(Handle):
             result.append(TensorInfo.from_struct(info))
         return result
 
+    def identity(self) -> bytes:
+        """SHA-256 over config and tensors, 32 bytes: equal for packages that compute the same."""
+        digest = (ctypes.c_uint8 * 32)()
+        self.library.call("l3_package_identity", self.address, digest)
+        return bytes(digest)
+
     @property
     def has_mtp(self) -> bool:
         """Whether the package holds the MTP layer."""
@@ -91,7 +103,7 @@ class Package(Handle):
         Raises:
             PackageError: some bytes are not what the directory says.
         """
-        _with_progress(progress, lambda report: self.library.call("l3_package_verify", self.address, report, None))
+        with_progress(progress, lambda report: self.library.call("l3_package_verify", self.address, report, None))
 
     def read_rows(self, index: int, first: int, count: int, out: Any) -> None:
         """Dequantises rows `first` to `first + count` of tensor `index` into the float32 buffer `out` [count][K]."""
@@ -131,6 +143,24 @@ class Package(Handle):
     def token_is_special(self, token: int) -> bool:
         """Whether the token is an added one marked special."""
         return bool(self.library.functions.l3_token_is_special(self.address, token))
+
+    def log_probabilities(self, session: Session, token: int, top: int) -> tuple[float, tuple[tuple[int, float], ...]]:
+        """Natural log-probabilities after the session's last token, before any sampling.
+
+        Args:
+            session: it has logits.
+            token: the id whose log-probability comes first.
+            top: how many of the likeliest ids to add, likeliest first; at most 64.
+
+        Raises:
+            UsageError: no token has that id, or there are not that many.
+            InternalError: nothing was evaluated with logits yet.
+        """
+        logprob = ctypes.c_float()
+        ids, values = (c_int32 * top)(), (ctypes.c_float * top)()
+        logits = session.logits_pointer()
+        self.library.call("l3_log_probabilities", self.address, logits, token, byref(logprob), top, ids, values)
+        return logprob.value, tuple(zip(ids, values, strict=True))
 
     def plan(self, engine: EngineOptions, session: SessionOptions) -> MemoryPlan:
         """What a session with these options costs, by named term.
@@ -174,7 +204,7 @@ class Engine(Handle):
             PackageError: some bytes cannot be read; the file was cut, or the disk fails.
             ResourceError: there is no memory for them.
         """
-        _with_progress(progress, lambda report: self.library.call("l3_engine_preload", self.address, report, None))
+        with_progress(progress, lambda report: self.library.call("l3_engine_preload", self.address, report, None))
 
     def read_bandwidth(self, count: int) -> float:
         """Measured sequential read bandwidth over `count` bytes, bytes per second."""
@@ -259,7 +289,7 @@ class Session(Handle):
         Raises:
             InternalError: nothing was evaluated with logits yet.
         """
-        pointer = self._logits_pointer()
+        pointer = self.logits_pointer()
         return array("f", ctypes.string_at(pointer, 4 * self._vocabulary))
 
     def mtp(
@@ -310,85 +340,49 @@ class Session(Handle):
         position = int(self.library.functions.l3_session_checkpoint(self.address, slot))
         return None if position == abi.EMPTY_SLOT else position
 
+    @property
+    def export_bytes(self) -> int:
+        """Bytes that `export_into` writes now."""
+        return int(self.library.functions.l3_session_export_bytes(self.address))
+
+    def export_into(self, buffer: Any) -> None:
+        """Writes everything up to the present position into a writable buffer of exactly `export_bytes` bytes.
+
+        Raises:
+            UsageError: the buffer has another size.
+        """
+        block = writable_block(buffer)
+        self.library.call("l3_session_export", self.address, block, len(block))
+
+    def import_from(self, buffer: Any, position: int) -> None:
+        """Takes the place of an exported session; on failure this one stays as it was. There are no logits then.
+
+        Args:
+            buffer: bytes or a writable buffer, exactly what `export_into` wrote.
+            position: the exported session's own, or that of one of its checkpoints.
+
+        Raises:
+            UsageError: it is damaged, of another package, engine or cache type, or was never at that position.
+            ContextFull: it does not fit this session's context.
+        """
+        block = readable_block(buffer)
+        with as_export_errors():
+            self.library.call("l3_session_import", self.address, block, len(block), position)
+        self._routing = None
+
     def state_sha256(self) -> bytes:
         """SHA-256 over timeline, states and the used part of every cache."""
         digest = (ctypes.c_uint8 * 32)()
         self.library.call("l3_session_state_sha256", self.address, digest)
         return bytes(digest)
 
-    def _logits_pointer(self) -> Any:
+    def logits_pointer(self) -> Any:
+        """Where the last evaluated token's logits [vocab_size] are, until the next call.
+
+        Raises:
+            InternalError: nothing was evaluated with logits yet.
+        """
         pointer = self.library.functions.l3_session_logits(self.address)
         if not pointer:
             raise InternalError("no-logits", "the session has no logits yet")
         return pointer
-
-
-class Sampler(Handle):
-    """Picks tokens; equal seeds and logits give equal ids on every machine."""
-
-    _destructor = "l3_sampler_destroy"
-
-    def __init__(self, package: Package, sampling: Sampling) -> None:
-        """Raises:
-        UsageError: a setting is out of range.
-        """
-        super().__init__(package.library, package)
-        self._vocabulary = package.config.vocab_size
-        self.library.call("l3_sampler_create", package.address, byref(sampling.struct()), byref(self._pointer))
-
-    def sample(self, session: Session) -> int:
-        """The next id after the session's last token; the history is its timeline."""
-        history = self.library.functions.l3_session_tokens(session.address)
-        return self._pick(session._logits_pointer(), history, session.position)
-
-    def sample_from(self, logits: Any, history: Sequence[int] = ()) -> int:
-        """The next id from a writable float32 buffer [vocab_size] and the ids so far."""
-        return self._pick(floats(logits, self._vocabulary), ids_array(history), len(history))
-
-    def _pick(self, logits: Any, history: Any, length: int) -> int:
-        token = c_int32()
-        self.library.call("l3_sampler_sample", self.address, logits, history, length, byref(token))
-        return token.value
-
-
-class Utf8Stream:
-    """Joins token bytes to text; an unfinished code point waits for the next bytes."""
-
-    def __init__(self, library: Library) -> None:
-        self._functions = library.functions
-        self._stream = abi.CUtf8Stream()
-
-    def push(self, data: bytes) -> str:
-        """What can be shown after these bytes."""
-        out = ctypes.create_string_buffer(3 * (len(data) + 4))
-        written = int(self._functions.l3_utf8_push(byref(self._stream), data, len(data), out))
-        return out.raw[:written].decode()
-
-    def finish(self) -> str:
-        """Flushes what is held back as U+FFFD."""
-        out = ctypes.create_string_buffer(12)
-        written = int(self._functions.l3_utf8_finish(byref(self._stream), out))
-        return out.raw[:written].decode()
-
-
-def _with_progress(progress: Progress | None, call: Callable[[Any], None]) -> None:
-    """Calls with a C callback that reports to `progress`, and raises again what that raises."""
-    raised: list[BaseException] = []
-
-    with held_back() as is_interrupted:
-
-        def report(_user: object, done: int, total: int) -> int:
-            try:
-                if progress is not None:
-                    progress(done, total)
-            except BaseException as error:  # must not cross C; raised again below
-                raised.append(error)
-                return 1
-            return int(is_interrupted())
-
-        try:
-            call(abi.ProgressFunction(report))
-        except Cancelled:
-            if raised:
-                raise raised[0] from None
-            raise

@@ -9,14 +9,27 @@ import ctypes
 import os
 import platform
 from collections.abc import Mapping
-from ctypes import POINTER, c_char, c_char_p, c_double, c_float, c_int, c_int32, c_size_t, c_uint8, c_uint32, c_uint64
+from ctypes import (
+    POINTER,
+    c_char,
+    c_char_p,
+    c_double,
+    c_float,
+    c_int,
+    c_int32,
+    c_size_t,
+    c_uint8,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+)
 from pathlib import Path
 from typing import Any
 
 from launcher.errors import EngineError
 from launcher.payload import built_in
 
-ABI_VERSION = 2
+ABI_VERSION = 3
 LIBRARY_NAME = "libling3.so"
 LIBRARY_VARIABLE = "MINDNANO_ENGINE"
 MAX_STOP_IDS = 8
@@ -24,6 +37,7 @@ PLAN_MAX_TERMS = 24
 NO_TOKEN = -1
 EMPTY_SLOT = 0xFFFFFFFF
 TOKENIZE_SPECIAL = 1
+MAX_CHECKPOINTS = 1024
 
 _POINTER = ctypes.c_void_p
 
@@ -147,8 +161,35 @@ class CSampling(ctypes.Structure):
         ("min_p", c_float),
         ("repetition_penalty", c_float),
         ("top_k", c_uint32),
+        ("frequency_penalty", c_float),
+        ("presence_penalty", c_float),
         ("reserved", c_uint32),
         ("seed", c_uint64),
+    ]
+
+
+class CChoice(ctypes.Structure):
+    """`l3_choice`; history and allowed ids are plain addresses, whose owner has to outlive the call."""
+
+    _fields_ = [
+        ("logits", POINTER(c_float)),
+        ("history", POINTER(c_int32)),
+        ("history_length", c_size_t),
+        ("reply_length", c_size_t),
+        ("allowed", c_void_p),
+    ]
+
+
+class CExportInfo(ctypes.Structure):
+    """`l3_export_info`."""
+
+    _fields_ = [
+        ("position", c_uint32),
+        ("checkpoint_count", c_uint32),
+        ("kv_type", c_uint32),
+        ("mtp", c_uint32),
+        ("tokens_offset", c_uint64),
+        ("identity", c_uint8 * 32),
     ]
 
 
@@ -172,6 +213,7 @@ _PROTOTYPES: Mapping[str, tuple[Any, list[Any]]] = {
     "l3_package_tensor_count": (c_size_t, [_POINTER]),
     "l3_package_tensor": (c_int, [_POINTER, c_size_t, POINTER(CTensorInfo), _ERROR]),
     "l3_package_has_mtp": (c_int, [_POINTER]),
+    "l3_package_identity": (c_int, [_POINTER, c_uint8 * 32, _ERROR]),
     "l3_package_verify": (c_int, [_POINTER, ProgressFunction, _POINTER, _ERROR]),
     "l3_package_read_rows": (c_int, [_POINTER, c_size_t, c_uint64, c_uint64, _FLOATS, _ERROR]),
     "l3_sha256_fd": (c_int, [c_int, ProgressFunction, _POINTER, c_uint8 * 32, POINTER(c_uint64), _ERROR]),
@@ -207,10 +249,17 @@ _PROTOTYPES: Mapping[str, tuple[Any, list[Any]]] = {
     "l3_session_save": (c_int, [_POINTER, c_uint32, _ERROR]),
     "l3_session_restore": (c_int, [_POINTER, c_uint32, _ERROR]),
     "l3_session_checkpoint": (c_uint32, [_POINTER, c_uint32]),
+    "l3_session_export_bytes": (c_uint64, [_POINTER]),
+    "l3_session_export": (c_int, [_POINTER, _POINTER, c_uint64, _ERROR]),
+    "l3_export_read": (c_int, [_POINTER, c_uint64, POINTER(CExportInfo), _ERROR]),
+    "l3_export_checkpoint": (c_uint32, [_POINTER, c_uint64, c_uint32]),
+    "l3_session_import": (c_int, [_POINTER, _POINTER, c_uint64, c_uint32, _ERROR]),
     "l3_session_state_sha256": (c_int, [_POINTER, c_uint8 * 32, _ERROR]),
     "l3_sampler_create": (c_int, [_POINTER, POINTER(CSampling), _OUT, _ERROR]),
     "l3_sampler_destroy": (None, [_POINTER]),
-    "l3_sampler_sample": (c_int, [_POINTER, _FLOATS, _IDS, c_size_t, _IDS, _ERROR]),
+    "l3_sampler_bias": (c_int, [_POINTER, _IDS, _FLOATS, c_size_t, _ERROR]),
+    "l3_sampler_sample": (c_int, [_POINTER, POINTER(CChoice), _IDS, _ERROR]),
+    "l3_log_probabilities": (c_int, [_POINTER, _FLOATS, c_int32, _FLOATS, c_uint32, _IDS, _FLOATS, _ERROR]),
 }
 
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import ctypes
 import errno
-from collections.abc import Sequence
-from ctypes import byref, c_float, c_int32
+from collections.abc import Callable, Sequence
+from ctypes import byref, c_char, c_float, c_int32
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar, Self
@@ -25,6 +25,9 @@ from launcher.errors import (
     ResourceError,
     UsageError,
 )
+from launcher.interrupts import held_back
+
+Progress = Callable[[int, int], None]
 
 _OK = 0
 _E_ARG = 1
@@ -149,3 +152,45 @@ def ids_array(ids: Sequence[int]) -> Any:
         return (c_int32 * len(ids))(*ids)
     except TypeError as error:
         raise InternalError("buffer", f"token ids must be integers: {error}") from error
+
+
+def writable_block(buffer: Any) -> Any:
+    """All bytes of a writable buffer, such as a `bytearray`, as a C array; nothing is copied."""
+    try:
+        return (c_char * memoryview(buffer).nbytes).from_buffer(buffer)
+    except (TypeError, ValueError, BufferError) as error:
+        raise InternalError("buffer", f"expected a writable buffer in one piece: {error}") from error
+
+
+def readable_block(buffer: Any) -> Any:
+    """All bytes of a buffer as a C array. One that can only be read is copied: ctypes takes no address of it."""
+    try:
+        view = memoryview(buffer)
+        if view.readonly:
+            return (c_char * view.nbytes).from_buffer_copy(buffer)
+    except (TypeError, ValueError, BufferError) as error:
+        raise InternalError("buffer", f"expected a buffer in one piece: {error}") from error
+    return writable_block(buffer)
+
+
+def with_progress(progress: Progress | None, call: Callable[[Any], None]) -> None:
+    """Calls with a C callback that reports to `progress`, and raises again what that raises."""
+    raised: list[BaseException] = []
+
+    with held_back() as is_interrupted:
+
+        def report(_user: object, done: int, total: int) -> int:
+            try:
+                if progress is not None:
+                    progress(done, total)
+            except BaseException as error:  # must not cross C; raised again below
+                raised.append(error)
+                return 1
+            return int(is_interrupted())
+
+        try:
+            call(abi.ProgressFunction(report))
+        except Cancelled:
+            if raised:
+                raise raised[0] from None
+            raise

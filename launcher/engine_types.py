@@ -214,13 +214,17 @@ class MemoryPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """`l3_sampling`: temperature 0 is greedy; top_p 1, min_p 0, top_k 0 and repetition_penalty 1 switch each off."""
+    """`l3_sampling`: temperature 0 is greedy; top_p 1, min_p 0, top_k 0, repetition_penalty 1 and 0 for the other two
+    penalties switch each off.
+    """
 
     temperature: float = 0.0
     top_p: float = 1.0
     min_p: float = 0.0
     repetition_penalty: float = 1.0
     top_k: int = 0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
     seed: int = 0
 
     def struct(self) -> abi.CSampling:
@@ -231,5 +235,7 @@ class Sampling:
             min_p=self.min_p,
             repetition_penalty=self.repetition_penalty,
             top_k=self.top_k,
+            frequency_penalty=self.frequency_penalty,
+            presence_penalty=self.presence_penalty,
             seed=self.seed,
         )

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from launcher.conversation import Conversation, Ports
-from launcher.engine import Sampler, Session, Utf8Stream
+from launcher.engine import Session
+from launcher.engine_sampling import Sampler, Utf8Stream
 from launcher.event_log import EventLog
 from launcher.loading import LoadedMemory
 from launcher.memory_plan import Usage, read_usage

@@ -6,13 +6,15 @@ row blocks so that memory does not grow with the matrix: every block but the las
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import prod
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from launcher.engine_types import Dtype
-from release.quantization import GROUP, Q4, Q8, GroupFormat, quantize_groups
+from release.quantization import GROUP, Q4, Q8, GroupFormat, quantize_groups, without_search
 
 TILE_ROWS = 8
 Float32Array = npt.NDArray[np.float32]
@@ -20,7 +22,8 @@ ByteArray = npt.NDArray[np.uint8]
 
 
 GROUP_BYTES = {Dtype.Q8X8: TILE_ROWS * (2 + GROUP), Dtype.Q4X8: TILE_ROWS * (2 + GROUP // 2)}
-FORMATS = {Dtype.Q8X8: Q8, Dtype.Q4X8: Q4}
+FORMATS: Final[Mapping[Dtype, GroupFormat]] = {Dtype.Q8X8: Q8, Dtype.Q4X8: Q4}
+PLAIN_FORMATS: Final = {dtype: without_search(group_format) for dtype, group_format in FORMATS.items()}
 
 
 def is_quantized(dtype: Dtype) -> bool:
@@ -55,8 +58,8 @@ def tensor_bytes(dtype: Dtype, shape: tuple[int, ...]) -> int:
     return prod(shape[:-2]) * matrix_bytes(dtype, shape[-2], shape[-1])
 
 
-def encode(dtype: Dtype, block: Float32Array) -> bytes:
-    """Encodes a row block ``[rows, K]`` of one matrix, or any array for F32.
+def encode(dtype: Dtype, block: Float32Array, *, formats: Mapping[Dtype, GroupFormat] = FORMATS) -> bytes:
+    """Encodes a row block ``[rows, K]`` of one matrix, or any array for F32; `formats` say how groups are rounded.
 
     Raises:
         ScaleOverflow: a quantised group needs a scale beyond float16.
@@ -69,7 +72,7 @@ def encode(dtype: Dtype, block: Float32Array) -> bytes:
         return _tile(padded).astype("<f4", copy=False).tobytes()
     if dtype is Dtype.BF16X8:
         return _tile(round_to_bfloat16(padded)).astype("<u2", copy=False).tobytes()
-    return _encode_groups(dtype, FORMATS[dtype], padded)
+    return _encode_groups(dtype, formats[dtype], padded)
 
 
 def round_to_bfloat16(values: Float32Array) -> npt.NDArray[np.uint16]:

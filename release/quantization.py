@@ -7,7 +7,7 @@ may be negative: where q reaches further down than up, the largest magnitude of 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -42,6 +42,11 @@ class GroupFormat:
 
 Q8 = GroupFormat(lowest=-127, highest=127, plain=127.0, divisors=(127.45, 126.2, 125.1), far_divisors=(), refinements=2)
 Q4 = GroupFormat(lowest=-8, highest=7, plain=7.0, divisors=(6.4,), far_divisors=(7.4, 8.0, 8.5, 9.1), refinements=2)
+
+
+def without_search(group_format: GroupFormat) -> GroupFormat:
+    """The same integers with the plain scale of every group: round-to-nearest, the yardstick of the search."""
+    return replace(group_format, divisors=(), far_divisors=(), refinements=0)
 
 
 class ScaleOverflow(Exception):

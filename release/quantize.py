@@ -20,7 +20,7 @@ from release.config import FEATURES, check_supported, config_section, read_confi
 from release.layout import encode, tensor_bytes
 from release.manifest import FILE_NAME, Manifest, SectionAsset, TensorAsset
 from release.output import check_output_folder, partial_folder, require_free_space, writing
-from release.quantization import ScaleOverflow
+from release.quantization import GroupFormat, ScaleOverflow
 from release.recipe import RECIPES, Recipe
 from release.safetensors_reader import TensorReader
 from release.special_tokens import SpecialTokens, resolve_special_tokens
@@ -65,6 +65,7 @@ class _Conversion:
     special: SpecialTokens
     mtp: str
     calibration: Calibration | None
+    formats: Mapping[Dtype, GroupFormat]
     tensors: tuple[tuple[PackageTensor, Dtype, int], ...]
 
     def weight_bytes(self) -> int:
@@ -118,6 +119,7 @@ def _prepare(options: QuantizeOptions, recipe: Recipe) -> _Conversion:
         special=special,
         mtp=mtp,
         calibration=calibration,
+        formats=recipe.formats,
         tensors=tuple((tensor, dtype, tensor_bytes(dtype, tensor.shape)) for tensor, dtype in typed),
     )
 
@@ -172,7 +174,9 @@ def _write_tensors(folder: Path, conversion: _Conversion) -> tuple[TensorAsset, 
         for tensor, dtype, size in conversion.tensors:
             fold = conversion.calibration.folds.get(tensor.name) if conversion.calibration is not None else None
             path = f"tensors/{tensor.name}.bin"
-            digest = _write_tensor(folder / path, tensor, dtype, reader, head_shape, fold, progress.advance)
+            digest = _write_tensor(
+                folder / path, tensor, dtype, reader, head_shape, fold, conversion.formats, progress.advance
+            )
             assets.append(
                 TensorAsset(
                     name=tensor.name,
@@ -194,13 +198,14 @@ def _write_tensor(
     reader: Reader,
     head_shape: tuple[int, int],
     fold: Fold | None,
+    formats: Mapping[Dtype, GroupFormat],
     advance: Callable[[int], None],
 ) -> str:
     digest = hashlib.sha256()
     with writing(path), path.open("wb") as file:
         for block in blocks(tensor, reader, head_shape=head_shape, fold=fold):
             try:
-                data = encode(dtype, block)
+                data = encode(dtype, block, formats=formats)
             except (ScaleOverflow, OverflowError) as error:
                 raise PackageError(
                     "tensor-too-large",

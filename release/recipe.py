@@ -9,8 +9,8 @@ from typing import Final
 
 from launcher.engine_types import Dtype
 from launcher.errors import PackageError
-from release.layout import is_quantized
-from release.quantization import GROUP
+from release.layout import FORMATS, PLAIN_FORMATS, is_quantized
+from release.quantization import GROUP, GroupFormat
 from release.tensors import PackageTensor, Role
 
 SMALL_MATRIX_BYTES: Final = 1 << 20
@@ -19,11 +19,17 @@ SMALL_MATRIX_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """A name, one line that says what it does, and the layout of each role."""
+    """A name, one line that says what it does, the layout of each role, and how groups of integers are rounded."""
 
     name: str
     summary: str
     layouts: Mapping[Role, Dtype]
+    searches_scales: bool = True
+
+    @property
+    def formats(self) -> Mapping[Dtype, GroupFormat]:
+        """How groups of each quantised layout are rounded."""
+        return FORMATS if self.searches_scales else PLAIN_FORMATS
 
     def dtype(self, tensor: PackageTensor) -> Dtype:
         """The layout of a tensor.
@@ -48,6 +54,8 @@ def _uniform(dtype: Dtype) -> dict[Role, Dtype]:
     return {role: fixed.get(role, dtype) for role in Role}
 
 
+_MIXED: Final = {**_uniform(Dtype.Q8X8), Role.FEED_FORWARD: Dtype.Q4X8, Role.LARGE_PROJECTION: Dtype.Q4X8}
+
 RECIPES: Final[Mapping[str, Recipe]] = {
     recipe.name: recipe
     for recipe in (
@@ -66,11 +74,13 @@ RECIPES: Final[Mapping[str, Recipe]] = {
             name="w4a8",
             summary="feed-forward and large projections as int4 in groups of 32; embeddings, head, small projections"
             " and MTP projections as int8; router float32",
-            layouts={
-                **_uniform(Dtype.Q8X8),
-                Role.FEED_FORWARD: Dtype.Q4X8,
-                Role.LARGE_PROJECTION: Dtype.Q4X8,
-            },
+            layouts=_MIXED,
+        ),
+        Recipe(
+            name="w4a8-plain",
+            summary="the layouts of w4a8 by plain rounding to nearest, without the search for scales: for comparisons",
+            layouts=_MIXED,
+            searches_scales=False,
         ),
     )
 }

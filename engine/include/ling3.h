@@ -26,7 +26,7 @@ extern "C" {
 #endif
 
 /* Raised whenever a struct or a function below changes its meaning. */
-#define L3_ABI_VERSION 2u
+#define L3_ABI_VERSION 3u
 
 typedef enum l3_status {
     L3_OK = 0,
@@ -144,6 +144,8 @@ L3_API size_t l3_package_tensor_count(const l3_package *package);
 L3_API l3_status l3_package_tensor(const l3_package *package, size_t index, l3_tensor_info *out, l3_error *err);
 /* Whether every tensor of the MTP layer is present. */
 L3_API int l3_package_has_mtp(const l3_package *package);
+/* SHA-256 over config and the directory of tensors with their digests: equal for packages that compute the same. */
+L3_API l3_status l3_package_identity(const l3_package *package, uint8_t out[32], l3_error *err);
 /* Hashes every section and tensor against the directory and looks for zeros in between (reads the whole file). */
 L3_API l3_status l3_package_verify(const l3_package *package, l3_progress_fn progress, void *user, l3_error *err);
 /* Dequantises rows [first, first+count) of a tensor seen as [product of leading shape, K]; out[count][K]. */
@@ -328,6 +330,38 @@ L3_API l3_status l3_session_save(l3_session *session, uint32_t slot, l3_error *e
 L3_API l3_status l3_session_restore(l3_session *session, uint32_t slot, l3_error *err);
 /* Position of a slot, or UINT32_MAX where it is empty or does not exist. */
 L3_API uint32_t l3_session_checkpoint(const l3_session *session, uint32_t slot);
+/* -- moving a session --
+ * An export is one block of bytes that holds everything up to the present position: ids, caches, states and every
+ * checkpoint that is used. It depends on the machine's byte order but on no address. Its header carries a digest and every
+ * length is checked, but that ids and numbers are those that were written is not: whoever keeps it where something may
+ * happen to it keeps a digest with it. */
+
+/* Bytes that l3_session_export writes now. */
+L3_API uint64_t l3_session_export_bytes(const l3_session *session);
+/* Writes exactly `length` bytes, which must be l3_session_export_bytes(). The session stays as it is. */
+L3_API l3_status l3_session_export(const l3_session *session, void *buffer, uint64_t length, l3_error *err);
+
+/* What an export says of itself. */
+typedef struct l3_export_info {
+    uint32_t position;         /* tokens */
+    uint32_t checkpoint_count; /* used slots */
+    uint32_t kv_type;          /* l3_kv_type */
+    uint32_t mtp;              /* 1: it holds the MTP cache */
+    uint64_t tokens_offset;    /* of the int32 ids [position], from the start of the block */
+    uint8_t identity[32];      /* l3_package_identity() of the package it was made with */
+} l3_export_info;
+
+/* Checks the whole structure of an export against its length, and nothing against a session. */
+L3_API l3_status l3_export_read(const void *buffer, uint64_t length, l3_export_info *out, l3_error *err);
+/* Position of a slot in an export, or UINT32_MAX where that slot is empty or does not exist. */
+L3_API uint32_t l3_export_checkpoint(const void *buffer, uint64_t length, uint32_t slot);
+/* Takes an export's place: `position` is its own position or that of one of its checkpoints, in the lowest such slot.
+ * Slots beyond `position`, and those that this session does not have, are dropped; the others keep their numbers.
+ * Everything is checked first (package, engine version, type of the cache, MTP, context, ids): on failure the session is
+ * as it was. Then it is bit for bit the session that was exported, as after l3_session_restore where `position` is a
+ * checkpoint's. There are no logits. A forced routing ends; a pending cancel stays. */
+L3_API l3_status l3_session_import(l3_session *session, const void *buffer, uint64_t length, uint32_t position,
+                                   l3_error *err);
 /* SHA-256 over timeline, recurrent states, convolution windows and the used part of every cache. */
 L3_API l3_status l3_session_state_sha256(const l3_session *session, uint8_t out[32], l3_error *err);
 
@@ -339,7 +373,9 @@ typedef struct l3_sampling {
     float min_p;              /* 0: off */
     float repetition_penalty; /* 1: off; over the whole history that is passed */
     uint32_t top_k;           /* 0: off */
-    uint32_t reserved;
+    float frequency_penalty;  /* 0: off; -2 to 2, subtracted from a logit for each time the id occurs in the reply */
+    float presence_penalty;   /* 0: off; -2 to 2, subtracted once where the id occurs in the reply */
+    uint32_t reserved;        /* zero */
     uint64_t seed;
 } l3_sampling;
 
@@ -348,10 +384,29 @@ typedef struct l3_sampler l3_sampler;
 L3_API l3_status l3_sampler_create(const l3_package *package, const l3_sampling *sampling, l3_sampler **out,
                                    l3_error *err);
 L3_API void l3_sampler_destroy(l3_sampler *sampler);
-/* Picks a token from logits[vocab_size]: never a padding row, never an id that no token has. Order: penalty, top-k, temperature, top-p, min-p.
- * Equal seeds and logits give equal ids on every machine. Non-finite logits of real tokens are L3_E_INTERNAL. */
-L3_API l3_status l3_sampler_sample(l3_sampler *sampler, const float *logits, const int32_t *history,
-                                   size_t history_length, int32_t *id, l3_error *err);
+/* From now on biases[i] is added to the logit of ids[i]; replaces what was set before, count 0 ends it. Biases are finite;
+ * an id that no token has is refused. May allocate. */
+L3_API l3_status l3_sampler_bias(l3_sampler *sampler, const int32_t *ids, const float *biases, size_t count,
+                                 l3_error *err);
+
+/* What one pick looks at. */
+typedef struct l3_choice {
+    const float *logits;     /* [vocab_size] */
+    const int32_t *history;  /* [history_length] ids so far, or NULL with 0 */
+    size_t history_length;
+    size_t reply_length;     /* how many of its last ids are the reply, for frequency and presence */
+    const uint32_t *allowed; /* NULL, or bit i % 32 of word i / 32 set where id i may be picked; (vocab_size + 31) / 32 */
+} l3_choice;
+
+/* Picks a token: never a padding row, never an id that no token has. Order: repetition penalty, frequency and presence,
+ * bias, allowed ids, top-k, temperature, top-p, min-p. Equal seeds and logits give equal ids on every machine.
+ * Non-finite logits of real tokens are L3_E_INTERNAL; no allowed id is L3_E_ARG. */
+L3_API l3_status l3_sampler_sample(l3_sampler *sampler, const l3_choice *choice, int32_t *id, l3_error *err);
+/* Natural log-probabilities of the softmax over the logits [vocab_size] of all ids that a token has: *logprob that of `id`,
+ * and the `top` likeliest ones, likeliest first, smaller id first among equals, in top_ids[top] and top_logprobs[top].
+ * Sums in double in order of the ids; `top` is at most 64. */
+L3_API l3_status l3_log_probabilities(const l3_package *package, const float *logits, int32_t id, float *logprob,
+                                      uint32_t top, int32_t *top_ids, float *top_logprobs, l3_error *err);
 
 #ifdef __cplusplus
 }

@@ -31,6 +31,7 @@ OWNER: Final = "mindnano.owner"  # in the scope of a request
 HEADERS: Final = "mindnano.headers"
 _UNMATCHED: Final = "unmatched"
 _PLANNERS: Final = 2
+_MAX_HEAD: Final = 1 << 16
 _SECURITY_HEADERS: Final = ((b"x-content-type-options", b"nosniff"),)
 
 
@@ -144,6 +145,7 @@ class Application:
         self._services.journal.metrics.answered(route, extra.status)
 
     async def _serve(self, scope: Scope, headers: Mapping[str, str], receive: Receive, send: _Extra) -> None:
+        _check_head(scope)
         self._access.check_host(headers)
         if scope["method"] == "OPTIONS":
             await self._options(scope, headers)(scope, receive, send)
@@ -173,6 +175,14 @@ class Application:
         route = self._names.get(scope.get("endpoint"), _UNMATCHED)
         self._services.journal.refused(route, told.status, told.code, told.detail)
         await told.answer(scope, receive, send)
+
+
+def _check_head(scope: Scope) -> None:
+    """h11 bounds a head only while it is incomplete."""
+    size = len(scope["raw_path"]) + len(scope["query_string"])
+    size += sum(len(name) + len(value) for name, value in scope["headers"])
+    if size > _MAX_HEAD:
+        raise RequestError("headers_too_large", "the request's head is larger than 64 KiB", status=431)
 
 
 class _Extra:

@@ -65,8 +65,8 @@ class GuardedProtocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        # Every byte that the kernel does not take pauses writing, so that the clock below sees it.
-        transport.set_write_buffer_limits(high=0)
+        # What the kernel does not take pauses writing, so that the clock below sees it. With 0, TLS pauses for ever.
+        transport.set_write_buffer_limits(high=1, low=0)
         if len(self.connections) > self.LIMITS.connections:
             body = _error_body("too_many_connections", "too many connections; try again later", "server_error")
             transport.write(_TOO_MANY + b"content-length: %d\r\n\r\n" % len(body) + body)
@@ -188,8 +188,8 @@ class GuardedProtocol(H11Protocol):
             (b"connection", b"close"),
         ]
         start = h11.Response(status_code=status, headers=headers, reason=_PHRASES.get(status, b"Error"))
-        for event in (start, h11.Data(data=body), h11.EndOfMessage()):
-            self.transport.write(self.conn.send(event) or b"")
+        events = (start, h11.Data(data=body), h11.EndOfMessage())
+        self.transport.write(b"".join(self.conn.send(event) or b"" for event in events))
         self.transport.close()
 
     def _stop_clocks(self) -> None:

@@ -86,7 +86,7 @@ def plan_chat(
             prompt=prompt,
             ids=ids,
             tokenize=model.text.tokenize,
-            limit=model.checkpoints,
+            limit=min(model.checkpoints, max(1, model.checkpoints - 1)),  # one slot is the system text's
         )
         if model.checkpoints
         else (),

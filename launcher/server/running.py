@@ -16,7 +16,7 @@ from typing import Final, Protocol
 
 from launcher.engine_types import Logits
 from launcher.errors import ContextFull
-from launcher.generate import PREFILL_SLICE, CancelFlag
+from launcher.generate import PREFILL_SLICE, EnginePort
 from launcher.server.events import (
     CacheSource,
     ChoiceFinished,
@@ -73,8 +73,8 @@ class StorePort(Protocol):
     def discard(self) -> None:
         """What the engine holds now must not be used again."""
 
-    def idle(self) -> float | None:
-        """Does a bit of work that can wait; returns the seconds until there is more, or None."""
+    def idle(self, wanted: Callable[[], bool]) -> float | None:
+        """Does work that can wait while nothing else is `wanted`; returns the seconds until there is more, or None."""
 
     def close(self) -> None:
         """Saves what is to be saved."""
@@ -107,7 +107,7 @@ class Totals:
 class Ports:
     """What every request runs on. `stop_texts` end a reply in which the model spells a stop token in pieces."""
 
-    flag: CancelFlag
+    engine: EnginePort
     store: StorePort
     new_sampler: Callable[[GenerationRequest, int], SamplerPort]
     text: TextPort
@@ -202,7 +202,7 @@ class Run:
         if not self._open:
             self._begin()
             return False
-        if self._ports.flag.session.position < len(self._ids):
+        if self._ports.engine.position < len(self._ids):
             self._read()
             return False
         self._phase = Phase.WRITING
@@ -269,15 +269,18 @@ class Run:
     def _read(self) -> None:
         """Reads to the next mark or the end of a slice, whichever is nearer."""
         choice, ports, ids = self._choice, self._ports, self._ids
-        first = ports.flag.session.position
+        first = ports.engine.position
         place = bisect_right(self._places, first)
-        stop = min(first + PREFILL_SLICE, len(ids), *self._places[place : place + 1])
+        limits = [first + PREFILL_SLICE, len(ids), *self._places[place : place + 1]]
+        if first < choice.prefilled:
+            limits.append(choice.prefilled)
+        stop = min(limits)
         start = ports.clock()
         try:
-            ports.flag.eval(ids[first:stop], Logits.LAST if stop == len(ids) else Logits.NONE)
+            ports.engine.eval(ids[first:stop], mode=Logits.LAST if stop == len(ids) else Logits.NONE)
         finally:
             now = ports.clock()
-            done = ports.flag.session.position
+            done = ports.engine.position
             ports.totals.prefilled += done - first
             if choice.prefilled < done and choice.prefilled < len(self._request.prompt):
                 # What is read again after a pause is not part of reading the prompt.
@@ -295,7 +298,7 @@ class Run:
         start = ports.clock()
         if choice.unread is not None:
             try:
-                ports.flag.eval((choice.unread,), Logits.LAST)
+                ports.engine.eval((choice.unread,), mode=Logits.LAST)
             except ContextFull:
                 return self._finish(FinishReason.LENGTH, (), start)
             choice.unread = None
@@ -337,7 +340,7 @@ class Run:
         if choice.reader.stopped or (choice.constraint is not None and choice.constraint.is_finished):
             return FinishReason.STOP
         length = len(choice.generated)
-        if length >= request.max_tokens or len(request.prompt) + length > self._ports.flag.session.context:
+        if length >= request.max_tokens or len(request.prompt) + length > self._ports.engine.context:
             return FinishReason.LENGTH
         return None
 

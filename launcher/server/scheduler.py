@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from launcher.errors import Cancelled, MindnanoError
-from launcher.generate import CancelFlag, EnginePort
+from launcher.generate import EnginePort
 from launcher.server.events import Event, Finished, Sink
 from launcher.server.job import Job, Stop, as_error, deadline_exceeded
 from launcher.server.job_queue import JobQueue
@@ -95,10 +95,10 @@ class Scheduler:
         observe: takes events for the log: counts and times, never a text. Called with a lock held: it must not call
             back.
         """
-        self._flag = CancelFlag.of(engine)
+        self._engine = engine
         self._totals = Totals()
         self._ports = Ports(
-            flag=self._flag,
+            engine=engine,
             store=store,
             new_sampler=new_sampler,
             text=text,
@@ -197,7 +197,6 @@ class Scheduler:
                 self._queue.unpause(job)
             elif job is not None and job.stop is Stop.PAUSE:
                 job.stop = None  # it has not left the engine yet
-                self._flag.absorb()
         self._flush()
         return job is not None
 
@@ -241,7 +240,7 @@ class Scheduler:
         """With the lock: pauses or ends a request, or asks for that where it runs."""
         if job is self._queue.running:
             job.stop = stop
-            self._flag.set()
+            self._engine.cancel()
         elif stop is Stop.PAUSE:
             self._queue.suspend(job)
         else:
@@ -283,12 +282,11 @@ class Scheduler:
         """The next one to run."""
         with self._changed:
             self._queue.expire(self._clock())
-            self._flag.absorb()
             return self._queue.take()
 
     def _rest(self) -> bool:
         """Waits for something to do; returns whether there can be any."""
-        pause = self._guard(self._store.idle)
+        pause = self._guard(lambda: self._store.idle(self._is_wanted))
         with self._changed:
             if self._queue.ready or self._queue.left:
                 return True
@@ -297,6 +295,10 @@ class Scheduler:
             timeout = min(math.inf if pause is None else pause, self._queue.soonest - self._clock())
             self._changed.wait(None if timeout == math.inf else max(timeout, 0.0))
             return True
+
+    def _is_wanted(self) -> bool:
+        """Whether there is something better to do than upkeep; read without the lock, a moment's delay does no harm."""
+        return bool(self._queue.ready or self._queue.left or self._closing)
 
     def _guard(self, work: Callable[[], float | None]) -> float | None:
         """Does what no request waits for; an error of it goes to the log."""
@@ -314,7 +316,9 @@ class Scheduler:
                 job.run = Run(self._ports, job.request, accepted=job.accepted, send=lambda e: self._deliver(job, e))
                 self._queue.observe("request_started", job.request)
             while not self._has_left(job, job.run):
-                with suppress(Cancelled):  # whoever asked for it is found before the next step
+                # The engine stops "a running or the next" evaluation, so what comes out here may have been meant for an
+                # earlier job. What counts is what the job itself was asked for; without anything it goes on.
+                with suppress(Cancelled):
                     if job.run.step():
                         self._conclude(job, Finished(metrics=job.run.metrics))
                         return
@@ -332,7 +336,7 @@ class Scheduler:
             with self._changed:
                 self._queue.expire(now)
             self._flush()
-        if now < job.expires and not (self._flag.is_set and job.stop is not None):
+        if now < job.expires and job.stop is None:
             return False
         run.park()
         with self._changed:

@@ -51,7 +51,8 @@ class Keyring:
         if not self:
             return ""
         given = _given_key(headers)
-        owner = None if given is None else self.owner(given)
+        # Headers come decoded as Latin-1, whatever their bytes are; keys are UTF-8.
+        owner = None if given is None else self.owner(given.encode("latin-1").decode(errors="surrogateescape"))
         if owner is not None:
             return owner
         problem = "no API key was given" if given is None else "the API key is not one of this server's"

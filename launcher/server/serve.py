@@ -19,8 +19,6 @@ from dataclasses import dataclass, replace
 from ssl import SSLContext
 from typing import Any, Final, NoReturn
 
-import uvicorn
-
 from launcher import __version__
 from launcher.download.first_start import first_start
 from launcher.download.model_store import find_model
@@ -32,7 +30,6 @@ from launcher.model import open_log, open_model
 from launcher.options.parse import Options
 from launcher.server.app import Application, Phase, Services, State
 from launcher.server.backend import LoadedBackend
-from launcher.server.connections import ConnectionLimits, protocol_class
 from launcher.server.generation import open_generation
 from launcher.server.journal import Journal
 from launcher.server.listening import Address, find_address, listening, require_permission
@@ -43,6 +40,7 @@ from launcher.server.routes_generation import generation_routes
 from launcher.server.routes_information import OPEN_PATHS, information_routes
 from launcher.server.security import Access, Keyring, own_names, read_keys
 from launcher.server.tls import server_context
+from launcher.server.web import WebServer, web_server
 from launcher.system import SystemView
 
 _SIGNALS: Final = {
@@ -50,9 +48,6 @@ _SIGNALS: Final = {
     signal.SIGTERM: EXIT_SIGTERM,
     signal.SIGHUP: EXIT_SIGHUP,
 }
-_MAX_HEAD: Final = 1 << 16
-_KEEP_ALIVE: Final = 75
-_LAST_ANSWERS: Final = 5  # seconds that finished answers get to leave
 _LAST_LOADING: Final = 3.0  # seconds that loading gets to notice that it is not wanted any more
 
 
@@ -139,7 +134,7 @@ class Server:
         ]
         name = socket.gethostname()
         app = Application(services, self._plan.access, routes, open_paths=OPEN_PATHS, served_by=name)
-        web = _Web(_config(app, self._plan.tls))
+        web = web_server(app, tls=self._plan.tls)
         with _signals(loop, lambda number: self._told(number, ended)):
             answering = asyncio.create_task(web.serve(sockets=[bound]))
             try:
@@ -150,13 +145,14 @@ class Server:
                     await answering
                 app.close()
 
-    async def _load_and_serve(self, loop: asyncio.AbstractEventLoop, web: uvicorn.Server, ended: asyncio.Event) -> int:
+    async def _load_and_serve(self, loop: asyncio.AbstractEventLoop, web: WebServer, ended: asyncio.Event) -> int:
         _say(self._texts("server-loading", url=self._url()))
         opened = ExitStack()
         loading = loop.run_in_executor(None, self._load, opened)
         try:
             stopping = asyncio.ensure_future(ended.wait())
-            await asyncio.wait({loading, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            awaited: set[asyncio.Future[Any]] = {loading, stopping}
+            await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
             if not loading.done():
                 # Hashing a package or importing cannot be stopped; nothing is lost with it.
                 await asyncio.wait({loading}, timeout=_LAST_LOADING)
@@ -232,36 +228,6 @@ class Server:
 
     def _url(self) -> str:
         return self._plan.address.url(tls=self._plan.tls is not None)
-
-
-class _Web(uvicorn.Server):
-    """uvicorn without its own hands on the signals."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
-def _config(app: Application, tls: SSLContext | None) -> uvicorn.Config:
-    config = uvicorn.Config(
-        app,
-        loop="asyncio",
-        http=protocol_class(ConnectionLimits()),
-        ws="none",
-        lifespan="off",
-        interface="asgi3",
-        log_config=None,
-        log_level="critical",
-        access_log=False,
-        proxy_headers=False,
-        server_header=False,
-        timeout_keep_alive=_KEEP_ALIVE,
-        timeout_graceful_shutdown=_LAST_ANSWERS,
-        h11_max_incomplete_event_size=_MAX_HEAD,
-    )
-    config.load()
-    config.ssl = tls
-    return config
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 /* Counts what the engine asks the system for: every allocation of the process while counting is on, and mapped bytes.
  *
  *   count_allocations PACKAGE control   allocates once on purpose; prints the count
- *   count_allocations PACKAGE decode    prints the allocations of prefill, decoding, drafting, sampling and checkpoints
+ *   count_allocations PACKAGE decode    prints the allocations of prefill, decoding, drafting, sampling, checkpoints and exports
  *   count_allocations PACKAGE memory    prints lines "planned reported measured" in bytes, for several sessions
  *   count_allocations PACKAGE guard     lets a kernel allocate, which a debug build answers by aborting
  *
@@ -87,29 +87,47 @@ static l3_session *session_with(l3_engine *engine, const l3_session_options *opt
 
 /* A prompt of several chunks, then tokens one by one, each sampled and drafted after. */
 static void speak(const l3_package *package, l3_session *session, float *hidden, float *logits) {
-    const l3_sampling sampling = {.temperature = 1.0f, .top_p = 0.9f, .repetition_penalty = 1.1f, .top_k = 20};
+    const l3_sampling sampling = {.temperature = 1.0f, .top_p = 0.9f,  .repetition_penalty = 1.1f,
+                                  .top_k = 20,         .frequency_penalty = 0.5f, .presence_penalty = -0.5f};
+    const int32_t biased = 3;
+    const float bias = 1.0f;
+    uint32_t allowed[64];
     int32_t ids[20];
+    int32_t best[5];
+    float logprobs[5];
+    float logprob;
+    void *block = malloc(l3_session_allocated(session)); /* an export is smaller */
     l3_sampler *sampler = NULL;
     l3_error err;
     int32_t id = 0;
     for (int32_t i = 0; i < 20; i++) {
         ids[i] = i * 7 % 300;
     }
+    memset(allowed, 0x7f, sizeof allowed);
     require(l3_sampler_create(package, &sampling, &sampler, &err), &err);
+    require(l3_sampler_bias(sampler, &biased, &bias, 1, &err), &err);
     atomic_store(&counting, true);
     require(l3_session_eval(session, ids, 20, L3_LOGITS_LAST, logits, NULL, &err), &err);
     for (uint32_t i = 0; i < 12; i++) {
-        require(l3_sampler_sample(sampler, l3_session_logits(session), l3_session_tokens(session),
-                                  l3_session_position(session), &id, &err),
-                &err);
+        const l3_choice choice = {.logits = l3_session_logits(session),
+                                  .history = l3_session_tokens(session),
+                                  .history_length = l3_session_position(session),
+                                  .reply_length = i,
+                                  .allowed = i % 3 > 0 ? allowed : NULL};
+        require(l3_sampler_sample(sampler, &choice, &id, &err), &err);
+        require(l3_log_probabilities(package, choice.logits, id, &logprob, 5, best, logprobs, &err), &err);
         require(l3_session_eval(session, &id, 1, L3_LOGITS_LAST, logits, hidden, &err), &err);
         require(l3_session_mtp(session, hidden, &id, 1, i, logits, hidden, &err), &err);
         require(l3_session_save(session, i % 2, &err), &err);
     }
+    require(l3_session_export(session, block, l3_session_export_bytes(session), &err), &err);
+    require(l3_session_import(session, block, l3_session_export_bytes(session), l3_session_position(session), &err),
+            &err);
     require(l3_session_restore(session, 0, &err), &err);
     l3_session_reset(session);
     atomic_store(&counting, false);
     l3_sampler_destroy(sampler);
+    free(block);
 }
 
 static void decode(const l3_package *package) {

@@ -120,12 +120,19 @@ static bool read_rows(const l3_package *package, outcome *o) {
 }
 
 static bool sample(const l3_package *package, const float *logits, outcome *o) {
-    const l3_sampling sampling = {.temperature = 1.0f, .top_p = 0.9f, .repetition_penalty = 1.1f, .top_k = 20};
+    const l3_sampling sampling = {.temperature = 1.0f, .top_p = 0.9f, .repetition_penalty = 1.1f, .top_k = 20,
+                                  .frequency_penalty = 0.5f};
     const int32_t history[] = {1, 2, 2};
+    const l3_choice choice = {.logits = logits, .history = history, .history_length = 3, .reply_length = 2};
     l3_sampler *sampler = NULL;
+    float logprob;
+    float likeliest;
+    int32_t best;
     int32_t id = -1;
     bool fine = good(o, "sampler", l3_sampler_create(package, &sampling, &sampler, &o->err)) &&
-                good(o, "sample", l3_sampler_sample(sampler, logits, history, 3, &id, &o->err));
+                good(o, "sample", l3_sampler_sample(sampler, &choice, &id, &o->err)) &&
+                good(o, "sample",
+                     l3_log_probabilities(package, logits, id, &logprob, 1, &best, &likeliest, &o->err));
     l3_sampler_destroy(sampler);
     return fine;
 }

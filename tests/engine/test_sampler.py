@@ -13,8 +13,9 @@ import numpy.typing as npt
 import pytest
 
 from engine.build import build_library
-from launcher.engine import Engine, Package, Sampler, Session
+from launcher.engine import Engine, Package, Session
 from launcher.engine_library import Library
+from launcher.engine_sampling import Sampler
 from launcher.engine_types import EngineOptions, Sampling, SessionOptions
 from launcher.errors import EngineCrash, UsageError
 from tests.support.packages import INTEGER, TOKENS, write_package

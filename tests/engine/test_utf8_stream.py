@@ -8,8 +8,8 @@ import random
 import pytest
 
 from engine.build import build_library
-from launcher.engine import Utf8Stream
 from launcher.engine_library import Library
+from launcher.engine_sampling import Utf8Stream
 from tests.support.texts import random_texts
 
 # Every byte that begins a sequence with its own rule, every bound of a second byte, and plain ones.

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from launcher.engine import Engine, Package, Sampler, Session
+from launcher.engine import Engine, Package, Session
+from launcher.engine_sampling import Sampler
 from launcher.engine_types import EngineOptions, Logits, Sampling, SessionOptions
 from tests.support.demo import require_demo
 

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.build import build_library
-from launcher.engine import Utf8Stream
 from launcher.engine_library import Library
+from launcher.engine_sampling import Utf8Stream
 from launcher.server.events import Content, Delta, Reasoning, TokenLogprob, ToolCallArguments, ToolCallStart
 from launcher.server.reply_reader import ReplyReader
 from launcher.server.request import Style, Tool

@@ -430,6 +430,31 @@ def test_a_paused_answer_goes_on_as_if_it_had_not_been(gated: Bench, chunks: int
     assert (metrics.generated, metrics.cached) == (10, 0)
 
 
+@pytest.mark.parametrize(("chunks", "decode_seconds"), [(1, 4.0), (5, 3.0)])
+def test_a_pause_is_not_part_of_any_rate(chunks: int, decode_seconds: float) -> None:
+    """A chunk takes a second; another request runs in the pause, so that everything has to be read again."""
+    now = [0.0]
+    with Bench(gated=True, clock=lambda: now[0]) as bench:
+
+        def work() -> None:
+            now[0] += 1.0
+            bench.gate()
+
+        bench.engine.work = work
+        listener = bench.submit(request("a", prompt="x" * 256, max_tokens=5))
+        other = bench.submit(request("b"))
+        bench.gate.wait()
+        bench.gate.step(chunks)
+        bench.scheduler.pause("a", "")
+        bench.gate.open()
+        other.text()
+        bench.scheduler.resume("a", "")
+        listener.text()
+    metrics = listener.of(ChoiceFinished)[0].metrics
+    assert metrics.prefill_seconds == 4.0
+    assert metrics.decode_seconds == decode_seconds  # one of four evaluations may be made by reading again
+
+
 def test_a_paused_grammar_goes_on_where_it_was(gated: Bench) -> None:
     listener = gated.submit(request("a", max_tokens=9, new_constraint=CountingGrammar))
     gated.gate.wait()
@@ -475,6 +500,25 @@ def test_one_that_had_started_goes_on_before_those_that_had_not(gated: Bench) ->
     assert ended == ["b", "a", "c"]
 
 
+def test_what_had_started_is_more_than_who_came_first(gated: Bench) -> None:
+    """`b` came before `c`, but was paused before it began."""
+    listeners = [gated.submit(request(name)) for name in "abc"]
+    gated.gate.wait()
+    gated.scheduler.pause("b", "")
+    gated.scheduler.pause("a", "")
+    gated.gate.step()
+    gated.scheduler.pause("c", "")
+    gated.submit(request("d"))
+    gated.gate.step()
+    assert gated.scheduler.state().running == "d"
+    for name in "bc":
+        gated.scheduler.resume(name, "")
+    gated.gate.open()
+    for each in listeners[1:]:
+        each.text()
+    assert [facts["id"] for name, facts in gated.log if name == "request_ended"] == ["d", "c", "b"]
+
+
 def test_resumed_before_it_had_left_it_goes_on(gated: Bench) -> None:
     asked = request("a", prompt="z" * 400, max_tokens=6)
     listener = gated.submit(asked)
@@ -490,14 +534,20 @@ def test_resumed_before_it_had_left_it_goes_on(gated: Bench) -> None:
 # -- deadlines --
 
 
-def test_a_deadline_ends_a_request_that_waits(gated: Bench) -> None:
-    """The one that runs looks after those that wait."""
-    running = gated.submit(request("a", max_tokens=5))
-    waiting = gated.submit(request("b", deadline=0.0))
-    gated.gate.open()
-    assert waiting.error_code() == "deadline_exceeded"
-    running.text()
-    assert gated.scheduler.state().failed == 1
+def test_a_deadline_ends_a_request_that_waits() -> None:
+    """The one that runs looks after those that wait, and goes on."""
+    now = [0.0]
+    with Bench(gated=True, clock=lambda: now[0]) as bench:
+        bench.submit(request("a", max_tokens=50))
+        waiting = bench.submit(request("b", deadline=10.0))
+        bench.gate.wait()
+        bench.gate.step()
+        assert waiting.of(Failed) == []
+        now[0] = 10.0
+        bench.gate.step()
+        assert waiting.error_code() == "deadline_exceeded"
+        state = bench.scheduler.state()
+        assert (state.running, state.waiting, state.failed) == ("a", 0, 1)
 
 
 @pytest.mark.parametrize("chunks", [0, 4, 7])

@@ -205,6 +205,14 @@ def test_deleting_in_the_midst_of_a_save_leaves_no_file(server: Server, monkeypa
     assert server.store.listing("") == ()
 
 
+def test_a_session_deleted_when_all_is_written_leaves_no_file(server: Server) -> None:
+    answers = iter([False, True])
+    key = Key(owner="", name="a")
+    assert server.files.save(key, token_array([1]), {}, b"x", lambda: next(answers)) is Saved.ABANDONED
+    assert server.saved() == []
+    assert not server.files.holds(key)
+
+
 # -- the disk --
 
 
@@ -242,6 +250,26 @@ def test_a_session_takes_its_own_place_where_there_is_no_other(tmp_path: Path) -
         server.now += 3
         server.store.idle()
     assert server.restart().ask([1, 2, 3, 4, 5, 6]).reused == 5
+
+
+def test_the_old_file_stays_until_the_new_one_is_written(tmp_path: Path) -> None:
+    server = Server(tmp_path / "s", limit=1000)
+    for name in ("a", "b"):
+        server.ask([1, 2, 3], name=name)
+        server.now += 3
+        server.store.idle()
+    server.ask([1, 2, 3, 4], name="a")
+    server.now += 3
+    seen: list[bool] = []
+
+    def wanted() -> bool:
+        seen.append(server.files.holds(Key(owner="", name="a")))
+        return False
+
+    server.store.idle(wanted)
+    assert len(seen) > 2
+    assert all(seen)
+    assert not server.files.holds(Key(owner="", name="b"))  # the other one made room
 
 
 def test_a_full_disk_is_told_once_and_fails_no_request(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -416,6 +444,16 @@ def test_a_file_changed_after_the_start_is_refused(server: Server) -> None:
     assert found.store.usage().bytes == 0
 
 
+def test_a_file_in_the_place_of_another_is_refused(server: Server) -> None:
+    server.ask([1, 2, 3], name="a")
+    server.ask([1, 2, 3], name="b")
+    found = server.restart()
+    paths = {info.key.name: found.folder / found.files._name(info.key) for info in found.files.saved()}
+    paths["b"].replace(paths["a"])
+    assert found.ask([1, 2, 3, 4], name="a").source is CacheSource.NONE
+    assert [error.slug for error in found.reports] == ["session-refused"]
+
+
 def test_a_link_is_not_followed(server: Server, tmp_path: Path) -> None:
     path, data = saved_once(server)
     elsewhere = tmp_path / "elsewhere"
@@ -471,7 +509,8 @@ def test_a_kill_in_the_midst_of_a_save_leaves_the_old_or_the_new_session(tmp_pat
 def test_saving_leaves_no_descriptor_open(server: Server) -> None:
     before = len(list(Path("/proc/self/fd").iterdir()))
     key = Key(owner="", name="a")
-    for outcome, abandon in ((Saved.DONE, False), (Saved.ABANDONED, True)):
-        assert server.files.save(key, token_array([1, 2]), {}, b"x" * 100, lambda stop=abandon: stop) is outcome
+    ids = token_array([1, 2])
+    assert server.files.save(key, ids, {}, b"x" * 100, lambda: False) is Saved.DONE
+    assert server.files.save(key, ids, {}, b"x" * 100, lambda: True) is Saved.ABANDONED
     assert server.files.load(key, lambda size: None, Block.close) is None
     assert len(list(Path("/proc/self/fd").iterdir())) == before

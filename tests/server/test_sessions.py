@@ -12,7 +12,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from launcher.errors import InternalError
-from launcher.server import session_entries
 from launcher.server.events import CacheSource
 from launcher.server.request import MarkKind
 from launcher.server.sessions import Begun, SessionStore
@@ -83,7 +82,7 @@ class CountedMap(mmap.mmap):
 def counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """All memory that the store takes, counted where it is allocated."""
     CountedMap.total = CountedMap.most = 0
-    monkeypatch.setattr(session_entries.mmap, "mmap", CountedMap)
+    monkeypatch.setattr(mmap, "mmap", CountedMap)
 
 
 def test_the_next_turn_of_a_live_session_evaluates_only_what_is_new() -> None:
@@ -233,6 +232,16 @@ def test_putting_one_away_does_not_evict_what_is_about_to_be_used() -> None:
     assert ask(store, session, [1] * 21, name="a").reused == 20
 
 
+def test_nothing_is_evicted_for_what_has_no_room_anyway() -> None:
+    session = FakeState(padding=0)
+    store = SessionStore(session, budget=200)
+    ask(store, session, [1] * 30, name="large")
+    ask(store, session, [2] * 5, name="small")
+    ask(store, session, [3] * 40, name="larger")
+    assert ask(store, session, [1] * 31, name="large").reused == 30  # which leaves no room to put the larger one away
+    assert [info.name for info in store.listing("")] == ["large", "small"]
+
+
 def test_evicted_memory_goes_back_to_the_system() -> None:
     size = 64 << 20
     session = FakeState(padding=size)
@@ -337,7 +346,7 @@ def requests(draw: st.DrawFn) -> list[tuple[Any, ...]]:
     return steps
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=requests(), budget=st.integers(0, 800), checkpoints=st.integers(0, 4))
 def test_any_order_of_requests_gives_what_cold_runs_give(
     steps: list[tuple[Any, ...]], budget: int, checkpoints: int

@@ -168,7 +168,7 @@ class FakeStore:
         self._engine.rewind(0)
         self._note("discard", open_=False)
 
-    def idle(self) -> float | None:
+    def idle(self, wanted: Callable[[], bool]) -> float | None:
         self._engine.check_thread("idle")
         self.idled.set()
         self.fail("idle")

@@ -9,7 +9,8 @@ from itertools import islice
 import pytest
 
 from launcher.conversation import Conversation, Ports
-from launcher.engine import Engine, Package, Sampler, Session, Utf8Stream
+from launcher.engine import Engine, Package, Session
+from launcher.engine_sampling import Sampler, Utf8Stream
 from launcher.engine_types import EngineOptions, KvType, Sampling, Section, SessionOptions
 from launcher.generate import StopReason
 from launcher.template import ChatTemplate

@@ -25,7 +25,9 @@ STRUCTS: dict[str, type[ctypes.Structure]] = {
     "l3_session_options": abi.CSessionOptions,
     "l3_plan_term": abi.CPlanTerm,
     "l3_memory_plan": abi.CMemoryPlan,
+    "l3_export_info": abi.CExportInfo,
     "l3_sampling": abi.CSampling,
+    "l3_choice": abi.CChoice,
 }
 CONSTANTS = {
     "L3_ABI_VERSION": abi.ABI_VERSION,

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher.engine import Engine, Package, Sampler, Session, Utf8Stream
+from launcher.engine import Engine, Package, Session
 from launcher.engine_library import status_error
+from launcher.engine_sampling import Sampler, Utf8Stream
 from launcher.engine_types import EngineOptions, Logits, Sampling, Section, SessionOptions
 from launcher.errors import Cancelled, ContextFull, InternalError, PackageError
 from tests.support.demo import require_demo

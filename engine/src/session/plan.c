@@ -12,7 +12,6 @@
 #define ALIGNMENT 64u
 #define DEFAULT_CHUNK 64u
 #define MAX_CHUNK 4096u
-#define MAX_CHECKPOINTS 1024u
 #define MAX_SESSION_CACHE (1ull << 50)
 
 typedef struct layout {
@@ -238,8 +237,8 @@ static l3_status check_options(const l3_package *package, const l3_session_optio
     if (out->chunk > MAX_CHUNK) {
         return l3_fail(err, L3_E_ARG, "chunk %u; at most %u tokens are possible", out->chunk, MAX_CHUNK);
     }
-    if (out->checkpoints > MAX_CHECKPOINTS) {
-        return l3_fail(err, L3_E_ARG, "%u checkpoints; at most %u are possible", out->checkpoints, MAX_CHECKPOINTS);
+    if (out->checkpoints > L3_MAX_CHECKPOINTS) {
+        return l3_fail(err, L3_E_ARG, "%u checkpoints; at most %u are possible", out->checkpoints, L3_MAX_CHECKPOINTS);
     }
     if (out->session_cache_bytes > MAX_SESSION_CACHE) {
         return l3_fail(err, L3_E_ARG, "a session cache of %llu bytes; at most %llu are possible",

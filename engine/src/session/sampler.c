@@ -1,5 +1,7 @@
 /* From logits to a token. All arithmetic is in double on one thread, so equal seeds give equal ids everywhere. */
+#include <float.h>
 #include <math.h>
+#include <stdbool.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -12,6 +14,11 @@ typedef struct candidate {
     int32_t id;
 } candidate;
 
+typedef struct bias {
+    int32_t id;
+    float value;
+} bias;
+
 struct l3_sampler {
     l3_sampling sampling;
     uint32_t token_count;
@@ -20,7 +27,9 @@ struct l3_sampler {
     size_t id_count;
     float *penalised;      /* [token_count] */
     candidate *candidates; /* [token_count], of which id_count are used */
-    double *weights;       /* likewise */
+    double *weights;       /* likewise; before that, how often an id occurs */
+    bias *biases;          /* [bias_count] */
+    size_t bias_count;
 };
 
 /* SplitMix64 (Steele, Lea, Flood 2014): every seed, zero included, gives a full-period stream. */
@@ -44,6 +53,12 @@ static l3_status check_sampling(const l3_sampling *s, l3_error *err) {
     if (!(s->repetition_penalty > 0.0f && s->repetition_penalty <= 100.0f)) {
         return l3_fail(err, L3_E_ARG, "repetition_penalty %g; above 0, up to 100 is possible",
                        (double)s->repetition_penalty);
+    }
+    if (!(s->frequency_penalty >= -2.0f && s->frequency_penalty <= 2.0f)) {
+        return l3_fail(err, L3_E_ARG, "frequency_penalty %g; -2 to 2 is possible", (double)s->frequency_penalty);
+    }
+    if (!(s->presence_penalty >= -2.0f && s->presence_penalty <= 2.0f)) {
+        return l3_fail(err, L3_E_ARG, "presence_penalty %g; -2 to 2 is possible", (double)s->presence_penalty);
     }
     return L3_OK;
 }
@@ -113,7 +128,48 @@ void l3_sampler_destroy(l3_sampler *sampler) {
     l3_free(sampler->penalised);
     l3_free(sampler->candidates);
     l3_free(sampler->weights);
+    l3_free(sampler->biases);
     l3_free(sampler);
+}
+
+/* The ids are in ascending order. */
+static bool is_token(const l3_sampler *s, int32_t id) {
+    size_t low = 0;
+    size_t high = s->id_count;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (s->ids[middle] < id) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return low < s->id_count && s->ids[low] == id;
+}
+
+l3_status l3_sampler_bias(l3_sampler *sampler, const int32_t *ids, const float *biases, size_t count, l3_error *err) {
+    bias *list = NULL;
+    if (sampler == NULL || (count > 0 && (ids == NULL || biases == NULL))) {
+        return l3_fail(err, L3_E_ARG, "l3_sampler_bias: NULL argument");
+    }
+    for (size_t i = 0; i < count; i++) {
+        if (!is_token(sampler, ids[i])) {
+            return l3_fail(err, L3_E_ARG, "a bias for id %d, which no token has", ids[i]);
+        }
+        if (!isfinite(biases[i])) {
+            return l3_fail(err, L3_E_ARG, "the bias for token %d is not finite", ids[i]);
+        }
+    }
+    if (count > 0 && (list = l3_alloc(count, sizeof *list)) == NULL) {
+        return l3_fail(err, L3_E_MEMORY, "no memory for %zu biases", count);
+    }
+    for (size_t i = 0; i < count; i++) {
+        list[i] = (bias){.id = ids[i], .value = biases[i]};
+    }
+    l3_free(sampler->biases);
+    sampler->biases = list;
+    sampler->bias_count = count;
+    return L3_OK;
 }
 
 /* Higher logit first, lower id first among equals: a total order, so every selection is unique. */
@@ -157,15 +213,77 @@ static void select_best(candidate *c, size_t n, size_t keep) {
     }
 }
 
+/* A sum that leaves float stops at its end: an infinite logit would leave no probability to anything else. */
+static float limited(double logit) {
+    if (logit > (double)FLT_MAX) {
+        return FLT_MAX;
+    }
+    return logit < -(double)FLT_MAX ? -FLT_MAX : (float)logit;
+}
+
+static bool in_vocabulary(const l3_sampler *s, int32_t id) { return id >= 0 && (uint32_t)id < s->token_count; }
+
 /* Divides positive and multiplies negative logits, once per distinct token (Keskar et al. 2019). */
-static void penalise(l3_sampler *s, const float *logits, const int32_t *history, size_t n) {
+static void penalise_repetition(l3_sampler *s, const l3_choice *choice) {
     float penalty = s->sampling.repetition_penalty;
-    for (size_t i = 0; i < n; i++) {
-        int32_t id = history[i];
-        if (id >= 0 && (uint32_t)id < s->token_count) {
-            s->penalised[id] = logits[id] > 0.0f ? logits[id] / penalty : logits[id] * penalty;
+    for (size_t i = 0; i < choice->history_length; i++) {
+        int32_t id = choice->history[i];
+        if (in_vocabulary(s, id)) {
+            float logit = choice->logits[id];
+            s->penalised[id] = limited((double)(logit > 0.0f ? logit / penalty : logit * penalty));
         }
     }
+}
+
+/* Per distinct token of the reply: its count times one penalty, plus the other (OpenAI's API reference). */
+static void penalise_reply(l3_sampler *s, const l3_choice *choice) {
+    const int32_t *reply = choice->history + (choice->history_length - choice->reply_length);
+    size_t n = choice->reply_length;
+    for (size_t i = 0; i < n; i++) {
+        if (in_vocabulary(s, reply[i])) {
+            s->weights[reply[i]] = 0.0;
+        }
+    }
+    for (size_t i = 0; i < n; i++) {
+        if (in_vocabulary(s, reply[i])) {
+            s->weights[reply[i]] += 1.0;
+        }
+    }
+    for (size_t i = 0; i < n; i++) {
+        int32_t id = reply[i];
+        if (in_vocabulary(s, id) && s->weights[id] > 0.0) {
+            double less = s->weights[id] * (double)s->sampling.frequency_penalty + (double)s->sampling.presence_penalty;
+            s->penalised[id] = limited((double)s->penalised[id] - less);
+            s->weights[id] = 0.0;
+        }
+    }
+}
+
+static void adjust(l3_sampler *s, const l3_choice *choice) {
+    memcpy(s->penalised, choice->logits, s->token_count * sizeof *s->penalised);
+    if (s->sampling.repetition_penalty != 1.0f) {
+        penalise_repetition(s, choice);
+    }
+    if (choice->reply_length > 0 &&
+        (s->sampling.frequency_penalty != 0.0f || s->sampling.presence_penalty != 0.0f)) {
+        penalise_reply(s, choice);
+    }
+    for (size_t i = 0; i < s->bias_count; i++) {
+        bias b = s->biases[i];
+        s->penalised[b.id] = limited((double)s->penalised[b.id] + (double)b.value);
+    }
+}
+
+/* How many ids may be picked. */
+static size_t list_candidates(l3_sampler *s, const uint32_t *allowed) {
+    size_t n = 0;
+    for (size_t i = 0; i < s->id_count; i++) {
+        int32_t id = s->ids[i];
+        if (allowed == NULL || (allowed[id / 32] >> (id % 32) & 1u) != 0) {
+            s->candidates[n++] = (candidate){.logit = s->penalised[id], .id = id};
+        }
+    }
+    return n;
 }
 
 /* Index into the candidates, which are sorted. */
@@ -194,26 +312,26 @@ static size_t draw(l3_sampler *s, size_t n) {
     return keep - 1;
 }
 
-l3_status l3_sampler_sample(l3_sampler *sampler, const float *logits, const int32_t *history, size_t history_length,
-                            int32_t *id, l3_error *err) {
+l3_status l3_sampler_sample(l3_sampler *sampler, const l3_choice *choice, int32_t *id, l3_error *err) {
     size_t n;
     size_t keep;
-    if (sampler == NULL || logits == NULL || id == NULL || (history == NULL && history_length > 0)) {
+    if (sampler == NULL || choice == NULL || id == NULL || choice->logits == NULL ||
+        (choice->history == NULL && choice->history_length > 0)) {
         return l3_fail(err, L3_E_ARG, "l3_sampler_sample: NULL argument");
     }
-    n = sampler->id_count;
-    for (size_t i = 0; i < n; i++) {
-        if (!isfinite(logits[sampler->ids[i]])) {
+    if (choice->reply_length > choice->history_length) {
+        return l3_fail(err, L3_E_ARG, "a reply of %zu ids in a history of %zu", choice->reply_length,
+                       choice->history_length);
+    }
+    for (size_t i = 0; i < sampler->id_count; i++) {
+        if (!isfinite(choice->logits[sampler->ids[i]])) {
             return l3_fail(err, L3_E_INTERNAL, "the logit of token %d is not finite", sampler->ids[i]);
         }
     }
-    memcpy(sampler->penalised, logits, sampler->token_count * sizeof *logits);
-    if (sampler->sampling.repetition_penalty != 1.0f) {
-        penalise(sampler, logits, history, history_length);
-    }
-    for (size_t i = 0; i < n; i++) {
-        int32_t token = sampler->ids[i];
-        sampler->candidates[i] = (candidate){.logit = sampler->penalised[token], .id = token};
+    adjust(sampler, choice);
+    n = list_candidates(sampler, choice->allowed);
+    if (n == 0) {
+        return l3_fail(err, L3_E_ARG, "none of the tokens is allowed");
     }
     keep = sampler->sampling.top_k > 0 && sampler->sampling.top_k < n ? sampler->sampling.top_k : n;
     if (sampler->sampling.temperature == 0.0f) {

@@ -11,6 +11,7 @@
 #include "package/package.h"
 
 #define L3_MAX_EXPERTS_PER_TOKEN 64u
+#define L3_MAX_CHECKPOINTS 1024u
 /* Heads that one prefill task of MLA attends for together. */
 #define L3_HEAD_BLOCK 4u
 

@@ -1,0 +1,49 @@
+"""uvicorn, set up for this server: its own protocol, no hands on signals and logs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from ssl import SSLContext
+from typing import Final
+
+import uvicorn
+
+from launcher.server.app import Application
+from launcher.server.connections import ConnectionLimits, protocol_class
+
+_MAX_HEAD: Final = 1 << 16
+_KEEP_ALIVE: Final = 75
+_LAST_ANSWERS: Final = 5  # seconds that finished answers get to leave
+
+
+class WebServer(uvicorn.Server):
+    """uvicorn without its own signal handlers."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Takes no signal."""
+        yield
+
+
+def web_server(app: Application, *, tls: SSLContext | None, limits: ConnectionLimits | None = None) -> WebServer:
+    """A server for sockets that are bound already; `limits` are the usual ones by default."""
+    config = uvicorn.Config(
+        app,
+        loop="asyncio",
+        http=protocol_class(limits or ConnectionLimits()),
+        ws="none",
+        lifespan="off",
+        interface="asgi3",
+        log_config=None,
+        log_level="critical",
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        timeout_keep_alive=_KEEP_ALIVE,
+        timeout_graceful_shutdown=_LAST_ANSWERS,
+        h11_max_incomplete_event_size=_MAX_HEAD,
+    )
+    config.load()
+    config.ssl = tls
+    return WebServer(config)
