@@ -71,6 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_pack(commands.add_parser("pack", help="join assets to one .l3r file"))
     _add_inspect(commands.add_parser("inspect", help="print what a package holds"))
     _add_logits(commands.add_parser("logits", help="write the logits of every position"))
+    _add_fidelity(commands.add_parser("fidelity", help="measure how far packages are from their checkpoint"))
     _add_bench(commands.add_parser("bench", help="measure prefill and decode"))
     _add_bundle(commands.add_parser("bundle", help="build the portable program"))
     return parser
@@ -83,8 +84,9 @@ def _add_quantize(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--recipe",
         default="w4a8",
-        choices=("f32", "bf16", "w8a8", "w4a8"),
-        help="f32: exact reference; bf16; w8a8: int8; w4a8: int4 and int8 mixed (default: %(default)s)",
+        choices=("f32", "bf16", "w8a8", "w4a8", "w4a8-plain"),
+        help="f32: exact reference; bf16; w8a8: int8; w4a8: int4 and int8 mixed;"
+        " w4a8-plain: the same by plain rounding (default: %(default)s)",
     )
     parser.add_argument(
         "--max-context",
@@ -183,6 +185,63 @@ def _logits(arguments: argparse.Namespace) -> None:
     print(dump_logits(options))
 
 
+def _add_fidelity(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Runs packages and their checkpoint over the same text and compares every position's logits."
+    parser.add_argument(
+        "--reference", type=Path, required=True, metavar="DIR|X.l3r", help="checkpoint folder, or a bf16 or f32 package"
+    )
+    parser.add_argument("--package", type=Path, required=True, nargs="+", metavar="X.l3r")
+    parser.add_argument(
+        "--text", type=Path, required=True, nargs="+", metavar="FILE", help="UTF-8 text, or conversations in .jsonl"
+    )
+    parser.add_argument(
+        "--context", type=_positive, default=1024, metavar="N", help="tokens per window (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--kv-cache",
+        type=_kv_types,
+        default=("bf16",),
+        metavar="T,T",
+        help=f"cache formats out of {', '.join(_KV_TYPES)}; each but bf16 is also compared with bf16 (default: bf16)",
+    )
+    parser.add_argument(
+        "--positions",
+        choices=("all", "answers"),
+        default="all",
+        help="all, or those that predict what the assistant says",
+    )
+    parser.add_argument("--backend", type=_words, default=("cpu",), metavar="B,B", help="backends (default: cpu)")
+    parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="draw the error by position")
+    parser.add_argument("--scratch", type=Path, metavar="DIR", help="where the checkpoint may be packed for the run")
+    parser.add_argument("--threads", type=_positive, default=0, metavar="N", help="threads (default: the big cores)")
+    parser.add_argument("--simd", default="", metavar="S", help="kernel set: scalar, avx2 or neon (default: the best)")
+    parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
+    parser.add_argument("--force", action="store_true", help="replace FILE.svg")
+    parser.set_defaults(command=_fidelity)
+
+
+def _fidelity(arguments: argparse.Namespace) -> None:
+    from launcher.engine_types import KvType
+    from release.fidelity import FidelityOptions, fidelity
+
+    options = FidelityOptions(
+        reference=arguments.reference,
+        packages=tuple(arguments.package),
+        texts=tuple(arguments.text),
+        context=arguments.context,
+        positions=arguments.positions,
+        backends=arguments.backend,
+        kv_types=tuple(KvType(_KV_TYPES.index(name)) for name in arguments.kv_cache),
+        plot=arguments.plot,
+        scratch=arguments.scratch,
+        threads=arguments.threads,
+        simd=arguments.simd,
+        force=arguments.force,
+    )
+    report = fidelity(options)
+    print(report.to_json() if arguments.json else report.to_text())
+
+
 def _add_bench(parser: argparse.ArgumentParser) -> None:
     parser.description = "Measures tokens per second, and the share of the measured read bandwidth that decoding uses."
     parser.add_argument("package", type=Path, metavar="X.l3r")
@@ -253,6 +312,18 @@ def _positive(text: str) -> int:
 
 def _positive_list(text: str) -> tuple[int, ...]:
     return tuple(_positive(part) for part in text.split(","))
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(text.split(",")))
+
+
+def _kv_types(text: str) -> tuple[str, ...]:
+    names = _words(text)
+    unknown = next((name for name in names if name not in _KV_TYPES), None)
+    if unknown is not None:
+        raise argparse.ArgumentTypeError(f"{unknown!r} is no cache format; choose from {', '.join(_KV_TYPES)}")
+    return names
 
 
 if __name__ == "__main__":
