@@ -147,6 +147,11 @@ def test_description_and_decoder_agree_on_completions(body: dict[str, Any], fine
     assert decodes(decode_completion, body) is fine
 
 
+@pytest.mark.parametrize("prompt", ["", [], [""], [[]], ["a", "b"], [[1], [2]], [1, "a"]])
+def test_the_description_knows_that_a_completion_has_one_prompt(prompt: object) -> None:
+    assert not accepts("CompletionRequest", {"prompt": prompt})
+
+
 @pytest.mark.parametrize(
     ("body", "fine"),
     [
