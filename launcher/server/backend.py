@@ -158,6 +158,8 @@ class LoadedBackend:
             waiting=state.waiting,
             paused=state.paused,
             limit=self._options.serving.queue,
+            generated=state.generated,
+            prefilled=state.prefilled,
         )
 
     def cache(self) -> CacheState:

@@ -65,12 +65,14 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueState:
-    """How many requests there are, and how many may wait."""
+    """How many requests there are, how many may wait, and the tokens that the engine has worked off so far."""
 
     running: int
     waiting: int
     paused: int
     limit: int
+    generated: int = 0
+    prefilled: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

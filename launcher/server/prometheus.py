@@ -104,6 +104,10 @@ class _State(Collector):
                 requests.add_metric((name,), getattr(state, name))
             yield requests
             yield GaugeMetricFamily("mindnano_queue_limit", "Requests that may wait.", value=state.limit)
+            work = CounterMetricFamily("mindnano_engine_tokens", "Tokens worked off, as they are.", labels=("kind",))
+            for kind in ("generated", "prefilled"):
+                work.add_metric((kind,), getattr(state, kind))
+            yield work
         if self.cache is not None:
             yield from _cache_gauges(self.cache())
 
