@@ -50,7 +50,8 @@ _LOOKS_LIKE: Final = {
 }
 _BLANK: Final = r"[\s\x1c-\x1f]*"
 _DATE: Final = (
-    r"[0-9]{4}-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|1[0-9]|2[0-8]))"
+    r"[12][0-9]{3}-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])"
+    r"|(0[469]|11)-(0[1-9]|[12][0-9]|30)|02-(0[1-9]|1[0-9]|2[0-8]))"
 )
 _TIME: Final = r"([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
 _BYTE: Final = "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
@@ -122,9 +123,10 @@ class ToolArguments:
         Raises:
             RequestError: the schema cannot be served.
         """
+        alternatives = _Alternatives(self._root, self._param).of(schema)
         # A name that no tool declares is read by what the schema says of further ones.
         read_as = argument_types(self._tool.parameters, "\0" if key is None else key)
-        value = argument_value(schema, self._root, read_as, self._param)
+        value = _argument_value(alternatives, read_as, self._param)
         if not value.texts and not value.schemas:
             raise refused(self._param, "no value follows the schema of " + ("free keys" if key is None else repr(key)))
         return ArgumentValue(texts=value.texts, schemas=tuple(map(self._part.alone, value.schemas)))
@@ -152,21 +154,13 @@ class ToolArguments:
             raise refused(self._param, "maxProperties is not supported where more properties may come")
 
 
-def argument_value(schema: object, root: Schema, read_as: frozenset[str] | None, param: str) -> ArgumentValue:
-    """What an argument with this schema may be.
-
-    Args:
-        schema: of the argument, `schema_check.checked`.
-        root: the document that its references mean.
-        read_as: the types that the reader of a reply tells apart, None for all; strings are told from these.
-        param: where the schema stands in the request.
-
-    Raises:
-        RequestError: the schema cannot be served.
-    """
+def _argument_value(
+    alternatives: list[tuple[Schema, ...]], read_as: frozenset[str] | None, param: str
+) -> ArgumentValue:
+    """`read_as` are the types that the reader of a reply tells apart, None for all; strings are told from these."""
     texts: list[str] = []
     schemas: list[Schema] = []
-    for parts in _Alternatives(root, param).of(schema):
+    for parts in alternatives:
         text = _text(parts, read_as, param)
         if text is not None and text not in texts:
             texts.append(text)

@@ -39,7 +39,7 @@ class GrammarConstraint:
         """
         self._matcher.unsafe_compute_mask_ptr(self._address, 4 * self._words)
         if self._matcher.is_error():
-            raise RequestError("invalid_json_schema", f"the schema cannot be followed here: {_reason(self._matcher)}")
+            raise self._stuck()
         first, *others = self._stop_ids
         if self._mask[first // _WORD] >> first % _WORD & 1:
             for stop in others:
@@ -47,15 +47,24 @@ class GrammarConstraint:
         return self._mask
 
     def advance(self, token: int) -> None:
-        """See `Constraint`."""
+        """See `Constraint`; `allowed` was called before.
+
+        Raises:
+            RequestError: as `allowed`.
+        """
         own = self._stop_ids[0] if token in self._stop_ids else token
         if not self._matcher.consume_token(own):
+            if self._mask[token // _WORD] >> token % _WORD & 1:  # allowed, but too much work to follow
+                raise self._stuck()
             raise InternalError("internal", f"token {token} does not fit the grammar: {_reason(self._matcher)}")
 
     @property
     def is_finished(self) -> bool:
         """See `Constraint`."""
         return self._matcher.is_stopped()
+
+    def _stuck(self) -> RequestError:
+        return RequestError("invalid_json_schema", f"the schema cannot be followed here: {_reason(self._matcher)}")
 
 
 class GrammarFactory:

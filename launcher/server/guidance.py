@@ -26,6 +26,8 @@ _LIMITS: Final = {
     "max_lexer_states": 30_000,  # 1 to 2 KiB each
     "max_grammar_size": 200_000,
 }
+# Bytes of address space while a grammar compiles. Measured: 5 KiB for each level of `schema_check.MAX_TOTAL_DEPTH`.
+_STACK: Final = 64 * 1024 * 1024
 
 
 class Vocabulary(Protocol):
@@ -86,8 +88,21 @@ class Guide:
         """A matcher at the start of a grammar in the library's dialect of Lark; `is_error` says whether it compiled."""
         library = load_library()
         tokenizer, limits = self._prepared(library)
-        matcher: Matcher = library.LLMatcher(tokenizer, grammar, log_level=0, limits=limits)
-        return matcher
+        made: list[Matcher] = []
+
+        def work() -> None:
+            made.append(library.LLMatcher(tokenizer, grammar, log_level=0, limits=limits))
+
+        # The library follows a schema recursively and would end the process where the stack ends.
+        thread = threading.Thread(target=work, name="grammar")
+        with self._lock:
+            before = threading.stack_size(_STACK)
+            try:
+                thread.start()
+            finally:
+                threading.stack_size(before)
+        thread.join()
+        return made[0]
 
     def tokenize(self, text: str) -> list[int]:
         """Ids of a text, added tokens recognised."""

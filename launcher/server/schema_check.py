@@ -15,6 +15,7 @@ from launcher.errors import RequestError
 Schema = Mapping[str, object]
 
 MAX_DEPTH: Final = 64
+MAX_TOTAL_DEPTH: Final = 3_000  # of the schema and of everything that it refers to
 MAX_NODES: Final = 20_000
 MAX_CHARACTERS: Final = 262_144
 MAX_STRING: Final = 4_096
@@ -46,6 +47,7 @@ def checked(schema: Schema, param: str) -> dict[str, object]:
         RequestError: too large, or no value that ends can follow it; `param` says where it stands in the request.
     """
     _measure(schema, param)
+    _measure_references(schema, param)
     _refuse_endless(schema, param)
     copy = _copy(schema, "#")
     copy.pop("$id", None)  # references mean this document, wherever it was published
@@ -134,6 +136,26 @@ def _measure_object(value: Schema, param: str) -> None:
     longest = max((len(name) for name in value), default=0)
     if longest > MAX_STRING:
         raise refused(param, f"it has a name of {longest} characters, more than {MAX_STRING}")
+
+
+def _measure_references(schema: Schema, param: str) -> None:
+    """What a chain of references adds up to; `_measure` has bounded each link."""
+    heights: dict[int, int] = {}
+    total = _height(schema, heights)
+    references = {str(entry["$ref"]) for entry in _subschemas(schema) if isinstance(entry.get("$ref"), str)}
+    for reference in references:
+        total += _height(resolve(reference, schema, param), heights)
+    if total > MAX_TOTAL_DEPTH:
+        raise refused(param, f"with what it refers to it is nested more than {MAX_TOTAL_DEPTH} deep")
+
+
+def _height(value: object, known: dict[int, int]) -> int:
+    if not isinstance(value, Mapping | list):
+        return 0
+    if id(value) not in known:
+        entries = value.values() if isinstance(value, Mapping) else value
+        known[id(value)] = 1 + max((_height(entry, known) for entry in entries), default=0)
+    return known[id(value)]
 
 
 def _is_text(name: str, entry: object) -> bool:
