@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -27,6 +27,7 @@ class ServerMetrics:
             version: of the program.
             resident: resident memory of this process in bytes, or None where it is unknown.
         """
+        disable_created_metrics()  # a second gauge for each counter, which nobody asked for
         self._registry = CollectorRegistry()
         registry = self._registry
         self._requests = Counter("mindnano_requests", "Requests answered.", ["route", "status"], registry=registry)

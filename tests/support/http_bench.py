@@ -226,7 +226,8 @@ class HttpBench:
         metrics = ServerMetrics(version="1", resident=lambda: 1 << 20)
         if loaded:
             metrics.watch(self.backend.queue, self.backend.cache, self.backend.id)
-        self.journal = Journal(EventLog(log), metrics, prompts=prompts)
+        self._log = EventLog(log)
+        self.journal = Journal(self._log, metrics, prompts=prompts)
         self._services = Services(
             state=self.state,
             journal=self.journal,
@@ -267,6 +268,7 @@ class HttpBench:
         self._thread.join()
         self.app.close()
         self.journal.close()
+        self._log.close()
 
     @property
     def port(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -65,3 +66,61 @@ def test_a_reply_is_counts_and_times() -> None:
         "reason": "length",
     }
     assert Stats().facts()["ttft_seconds"] is None
+
+
+def test_a_full_log_is_put_aside_and_begun_anew(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    aside = tmp_path / "log.jsonl.1"
+    aside.write_text("older")
+    with EventLog(path, max_bytes=300, clock=lambda: NOON) as log:
+        for number in range(7):
+            log.write("e", {"number": number, "fill": "x" * 20})
+            assert path.stat().st_size <= 300
+    numbers = [line["number"] for line in lines(aside) + lines(path)]
+    assert numbers == list(range(7))[-len(numbers) :]
+    assert len(numbers) > 2
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["log.jsonl", "log.jsonl.1"]
+
+
+def test_a_line_longer_than_the_log_is_written_all_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    with EventLog(path, max_bytes=10) as log:
+        log.write("a", {"fill": "x" * 100})
+        log.write("b", {})
+    assert [line["event"] for line in lines(path)] == ["b"]
+
+
+def test_a_log_that_was_moved_away_goes_on_in_a_new_file(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    with EventLog(path) as log:
+        log.write("before", {})
+        path.rename(tmp_path / "moved")
+        log.write("after", {})
+        path.unlink()
+        log.write("last", {})
+    assert [line["event"] for line in lines(tmp_path / "moved")] == ["before"]
+    assert [line["event"] for line in lines(path)] == ["last"]
+
+
+def test_a_device_is_never_put_aside() -> None:
+    with EventLog(Path("/dev/null"), max_bytes=1) as log:
+        log.write("a", {})
+        log.write("b", {})
+    assert Path("/dev/null").is_char_device()
+    assert not Path("/dev/null.1").exists()
+
+
+def test_lines_of_several_threads_do_not_mix(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    with EventLog(path, max_bytes=100_000) as log:
+
+        def write(thread: int) -> None:
+            for number in range(200):
+                log.write("e", {"thread": thread, "number": number})
+
+        threads = [threading.Thread(target=write, args=(thread,)) for thread in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len({(line["thread"], line["number"]) for line in lines(path)}) == 800

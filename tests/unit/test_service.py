@@ -86,3 +86,25 @@ def test_options_of_the_chat_do_not_enter(tmp_path: Path) -> None:
 
 def test_own_command_is_absolute() -> None:
     assert Path(own_command()[0]).is_absolute()
+
+
+def test_unit_tells_systemd_of_its_state_and_stops_after_the_drain(tmp_path: Path) -> None:
+    found = service(tmp_path, "--drain-timeout", "100.5")
+    assert found["Type"] == "notify"
+    assert found["TimeoutStopSec"] == "116"  # 15 seconds more than the drain, to save what was said
+    assert found["SuccessExitStatus"] == "143"
+    assert service(tmp_path)["TimeoutStopSec"] == "45"
+
+
+def test_a_key_never_stands_in_the_unit(tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as caught:
+        service(tmp_path, "--api-key", "hidden")
+    assert "--api-key-file" in caught.value.hint
+    assert "hidden" not in caught.value.message
+    words = command(service(tmp_path, "--api-key-file", "/etc/mindnano/keys")["ExecStart"])
+    assert words[-2:] == ["--api-key-file", "/etc/mindnano/keys"]
+
+
+def test_several_values_are_several_options(tmp_path: Path) -> None:
+    words = command(service(tmp_path, "--allow-host", "a", "--allow-host", "b", "--host", "unix:/run/x")["ExecStart"])
+    assert sorted(words[2:]) == ["--allow-host", "--allow-host", "--host", "a", "b", "unix:/run/x"]
