@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final, TypeVar
+from urllib.parse import unquote
 
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
@@ -131,6 +132,7 @@ class Application:
         if scope["type"] != "http":
             return
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(scope["headers"])}
+        _shorten_target(scope, headers)
         extra = _Extra(self._served_by, self._access.cors_headers(headers), send)
         try:
             await self._serve(scope, headers, receive, extra)
@@ -175,6 +177,17 @@ class Application:
         route = self._names.get(scope.get("endpoint"), _UNMATCHED)
         self._services.journal.refused(route, told.status, told.code, told.detail)
         await told.answer(scope, receive, send)
+
+
+def _shorten_target(scope: Scope, headers: MutableMapping[str, str]) -> None:
+    """A target may be a whole address, and its host then counts instead of the Host header's (RFC 9112, 3.2.2)."""
+    scheme, mark, rest = scope["raw_path"].partition(b"://")
+    if not mark or scheme.lower() not in {b"http", b"https"}:
+        return
+    authority, _, path = rest.partition(b"/")
+    headers["host"] = authority.decode("latin-1")
+    scope["raw_path"] = b"/" + path
+    scope["path"] = unquote("/" + path.decode("ascii"))
 
 
 def _check_head(scope: Scope) -> None:
