@@ -74,6 +74,10 @@ class GrammarFactory:
         """The vocabulary is read when the first constraint is asked for; it stays open as long as this is used."""
         self._guide = Guide(vocabulary, tuple(mark.encode() for mark in MARKS))
 
+    def prepare(self) -> None:
+        """Does ahead what the first constraint waits for, see `Guide.prepare`."""
+        self._guide.prepare()
+
     def constraint(self, wanted: JsonReply | CallReply, *, reasoning: bool) -> Callable[[], Constraint]:
         """Compiles what a reply must be; the result makes one constraint for each choice.
 

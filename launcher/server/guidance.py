@@ -84,6 +84,10 @@ class Guide:
         self._lock = threading.Lock()
         self._made: tuple[LLTokenizer, LLParserLimits] | None = None
 
+    def prepare(self) -> None:
+        """Makes it now; for 157,000 tokens 1 to 3 seconds in which no other Python thread runs."""
+        self._prepared(load_library())
+
     def compile(self, grammar: str) -> Matcher:
         """A matcher at the start of a grammar in the library's dialect of Lark; `is_error` says whether it compiled."""
         library = load_library()
@@ -118,6 +122,7 @@ class Guide:
                 tokens = _Tokens(self._vocabulary, self.marks.values())
                 limits = library.LLParserLimits(**_LIMITS, verbose_errors=False)
                 self._made = (library.LLTokenizer(tokens), limits)
+                tokens.tokens.clear()  # the library has its own copy
             return self._made
 
 

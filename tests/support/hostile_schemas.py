@@ -1,4 +1,4 @@
-"""Schemas that are made to cost too much, and one process that tries one of them."""
+"""Schemas that are made to cost too much, and a process that tries them."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ HOSTILE: dict[str, Schema] = {
         "items": {"type": "array", "maxItems": 9_000, "minItems": 900},
     },
     "long text": {"type": "string", "minLength": 16_000},
-    "long pattern": {"type": "string", "pattern": "|".join(f"w{n}" for n in range(1_000))},
+    "long pattern": {"type": "string", "pattern": "|".join(f"w{n}" for n in range(700))},
     "counted pattern": {"type": "string", "pattern": "^((a{1,1000}){1,1000}){1,1000}$"},
     "ambiguous pattern": {"type": "string", "pattern": "(a|b)*a(a|b){400}c"},
     "overlapping pattern": {"type": "string", "pattern": "^(([a-z]+)+)+[0-9]{1,500}(x|y|xy){1,500}$"},
@@ -98,8 +98,14 @@ HOSTILE: dict[str, Schema] = {
 }
 
 
-def try_schema(name: str, as_tool: bool) -> None:
-    """Prints what came of it."""
+def try_all(as_tool: bool) -> None:
+    """Prints a line for each schema: its name and what came of it."""
+    for name in HOSTILE:
+        print(json.dumps([name, try_schema(name, as_tool)]), flush=True)
+
+
+def try_schema(name: str, as_tool: bool) -> dict[str, str]:
+    """Follows it for some random tokens, as the format of a reply or as the schema of an argument."""
     schema = HOSTILE[name]
     parameters = {
         "type": "object",
@@ -111,7 +117,7 @@ def try_schema(name: str, as_tool: bool) -> None:
         parameters = {**parameters, "$defs": {**schema["$defs"], "it": schema}}
     tool = Tool(name="f", parameters=parameters)
     wanted = CallReply(tools=(tool,), name=None, parallel=False) if as_tool else JsonReply(schema=schema)
-    print(json.dumps(_outcome(wanted)))
+    return _outcome(wanted)
 
 
 def _outcome(wanted: CallReply | JsonReply) -> dict[str, str]:
