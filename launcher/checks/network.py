@@ -17,7 +17,9 @@ _SLUGS = {
 
 
 def network_findings(system: SystemView, host: str, port: int) -> tuple[Finding, ...]:
-    """Whether the port is free, and whether the address is this machine's own or the network's."""
+    """Whether the port is free, and whether the address is this machine's own or the network's; nothing for `unix:`."""
+    if host.startswith("unix:"):  # neither a port nor an address
+        return ()
     facts = {"address": show_address(host, port), "port": port}
     trouble = _trouble(system, host, port)
     if trouble is None:

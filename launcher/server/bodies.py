@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 
 from launcher.errors import RequestError
 
@@ -45,7 +45,7 @@ class Bodies:
 
         Raises:
             RequestError: 415 no JSON, 413 too large, 408 too slow, 503 too many large ones at once.
-            ClientDisconnect: the client left.
+            starlette.requests.ClientDisconnect: the client left.
         """
         _require_json(request)
         declared = request.headers.get("content-length", "")
@@ -111,6 +111,3 @@ def _require_json(request: Request) -> None:
     raise RequestError(
         "unsupported_media_type", f"the request's body is {found}; expected application/json in UTF-8", status=415
     )
-
-
-__all__ = ["Bodies", "BodyLimits", "ClientDisconnect", "HeldBody"]

@@ -93,3 +93,7 @@ def test_taken_port_of_this_machine_is_seen() -> None:
 def test_host_that_cannot_be_one_is_a_warning() -> None:
     found = network_findings(SystemView(), "a" * 70 + ".é" + "\udc80", 9092)[0]
     assert (found.slug, found.status) == ("network-port-unusable", Status.WARN)
+
+
+def test_a_unix_socket_has_no_port(tmp_path: Path) -> None:
+    assert network_findings(Board().build(tmp_path), "unix:/run/mindnano.sock", 9092) == ()
