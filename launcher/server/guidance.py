@@ -5,11 +5,12 @@ Nothing else imports it, and it is imported when the first constraint is asked f
 
 from __future__ import annotations
 
-import importlib
+import os
 import threading
 from typing import TYPE_CHECKING, Final, Protocol
 
 from launcher.engine_types import ModelConfig
+from launcher.errors import EngineError, RequestError
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -64,8 +65,23 @@ class Matcher(Protocol):
 
 
 def load_library() -> ModuleType:
-    """The `llguidance` module."""
-    return importlib.import_module("llguidance")
+    """The `llguidance` module.
+
+    Raises:
+        RequestError: it cannot be loaded here; all but constraints works without it.
+    """
+    from launcher.payload.extension import import_llguidance
+
+    try:
+        return import_llguidance(os.environ)
+    except EngineError as error:
+        raise RequestError(
+            "constrained_decoding_unavailable",
+            f"answers cannot be constrained here: {error.message}",
+            status=501,
+            kind="server_error",
+            hint=error.hint,
+        ) from error
 
 
 class Guide:

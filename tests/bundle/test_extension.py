@@ -18,10 +18,12 @@ from pathlib import Path
 import pytest
 
 from bundle.payload import pack
-from launcher.errors import EngineError
+from launcher.errors import EngineError, RequestError
+from launcher.payload import extension
 from launcher.payload.carried import LLGUIDANCE
 from launcher.payload.extension import LIBRARY, carried_library, library_in
 from launcher.payload.file import Payload
+from launcher.server import guidance
 from tests.bundle.support import ROOT, tiny_elf
 
 CODE = """
@@ -107,3 +109,13 @@ def test_a_program_without_it_says_so(tmp_path: Path) -> None:
     program = pack(tiny_elf(tmp_path), tmp_path / "program", {"a": b"b"}).path
     with Payload(str(program)) as payload, pytest.raises(EngineError, match="carries no llguidance"):
         carried_library(payload)
+
+
+def test_the_server_says_that_it_cannot_constrain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = pack(tiny_elf(tmp_path), tmp_path / "program", {LLGUIDANCE: wheel(b"no library")}).path
+    monkeypatch.delitem(sys.modules, extension.COMPILED, raising=False)
+    with Payload(str(program)) as payload:
+        monkeypatch.setattr(extension, "carried", lambda: payload)
+        with pytest.raises(RequestError, match="llguidance cannot be loaded") as caught:
+            guidance.load_library()
+    assert (caught.value.slug, caught.value.status) == ("constrained_decoding_unavailable", 501)
