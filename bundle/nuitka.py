@@ -36,6 +36,10 @@ REPORT: Final = "report.xml"
 # Modules of the standard library that nothing in the program uses: other protocols, tools for programmers, and starting
 # Python in another process, which a program of one file cannot do.
 _LEFT_OUT: Final = (
+    # What stands in for modules that are inside the interpreter.
+    "_pydatetime",
+    "_pydecimal",
+    "_pyio",
     "antigravity",
     "bdb",
     "cProfile",
