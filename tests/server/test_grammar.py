@@ -17,7 +17,7 @@ from launcher.server.events import Delta, ToolCallArguments, ToolCallStart
 from launcher.server.grammar import MARKS, CallReply, JsonReply
 from launcher.server.reply_reader import ReplyReader
 from launcher.server.request import Style, Tool
-from tests.support.constrained import ByteVocabulary, accepts, demo_factory, demo_package, random_reply
+from tests.support.constrained import ByteVocabulary, accepts, allowed_ids, demo_factory, demo_package, random_reply
 
 ADDRESS = {
     "type": "object",
@@ -190,6 +190,14 @@ def test_thinking_ends_where_marks_are_ordinary_text() -> None:
     assert accepts(new_constraint(), vocabulary, "</think>12")
     assert not accepts(new_constraint(), vocabulary, "a</think>b")
     assert not accepts(new_constraint(), vocabulary, "12")
+
+
+def test_a_stop_token_is_never_text() -> None:
+    """Even where the vocabulary does not mark it as special."""
+    vocabulary = ByteVocabulary.like(demo_package().config, MARKS)
+    constraint = GrammarFactory(vocabulary).constraint(JsonReply(schema={"type": "string"}), reasoning=False)()
+    constraint.advance(ord('"'))
+    assert not set(vocabulary.config.stop_ids) & set(allowed_ids(constraint))
 
 
 WEATHER = Tool(

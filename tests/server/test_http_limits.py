@@ -196,7 +196,7 @@ def test_compressed_bodies_are_refused(bench: HttpBench) -> None:
         ("BREW", "/health", 405, "method_not_allowed"),
         ("GET", "/v1/models/other", 404, "model_not_found"),
         ("DELETE", "/v1/sessions/other", 404, "session_not_found"),
-        ("GET", "http://elsewhere/health", 404, "not_found"),
+        ("GET", "http://elsewhere/health", 403, "host_not_allowed"),
     ],
 )
 def test_what_is_not_there_is_an_error_object(bench: HttpBench, method: str, path: str, status: int, code: str) -> None:

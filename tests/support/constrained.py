@@ -127,7 +127,7 @@ class ByteVocabulary:
         return bytes([token]) if token < 256 else (self.stop_text, *self.marks)[token - 256].encode()
 
     def token_is_special(self, token: int) -> bool:
-        return token == 256
+        return False  # not even the stop token is marked
 
     def token_find(self, data: bytes) -> int | None:
         if len(data) == 1:
