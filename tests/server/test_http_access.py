@@ -204,6 +204,17 @@ def test_other_addresses_than_loopback_need_keys_or_the_word(host: str, loopback
     require_permission(address, parse(["--no-console", "--host", host, "--allow-lan"], {}, ()), keys=False)
 
 
+def test_no_token_waits_for_the_acknowledgement_of_the_one_before() -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    address = find_address(parse(["--no-console", "--port", str(port)], {}))
+    with listening(address, group=False) as bound, socket.create_connection(("127.0.0.1", port), timeout=5):
+        accepted, _ = bound.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
 def test_a_port_in_use_is_busy() -> None:
     with HttpBench() as bench:
         given = parse(["--no-console", "--port", str(bench.port)], {}, ())
