@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, Final, Protocol
 
 from launcher.engine_types import Dtype, ModelConfig, Section, TensorInfo
 from launcher.errors import PackageError
-from release.config import parse_config_section
+from release.config import config_section, parse_config_section
 from release.l3r import EXTENT_ALIGNMENT, HEADER_BYTES, MAGIC, MAX_TENSORS, SECTION_ALIGNMENT, VERSION
 from release.layout import tensor_bytes
 from release.tensors import GROUP_MTP, GROUP_TRUNK, package_tensors
@@ -229,6 +229,8 @@ def _read(path: Path, file: BinaryIO, size: int) -> PackageFile:
     _check_extents(tensors, data_offset, trunk_end, size)
     contents = {section.kind: section.data for section in sections}
     config = parse_config_section(contents[Section.CONFIG])
+    if config_section(config) != contents[Section.CONFIG]:
+        raise ValueError("the config section has something where nothing belongs")
     metadata = json.loads(contents[Section.METADATA].decode("utf-8"))
     if not isinstance(metadata, dict):
         raise ValueError("the metadata section is not a JSON object")

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from launcher.engine import Package
-from launcher.engine_types import Section, TensorInfo
+from launcher.engine_types import ModelConfig, Section, TensorInfo
 from launcher.errors import PackageError, UsageError
 from launcher.progress import Progress
 from release.l3r import FilePlan, SectionPart, TensorPart, plan_file, write_file
@@ -76,7 +76,7 @@ def append(options: AppendOptions) -> Path:
             hint="Take it out first: mindnano mtp strip.",
         )
     record = read_record(donor)
-    check_same_dimensions(trunk, donor)
+    check_same_dimensions(trunk, donor.config, _data(donor, Section.FEATURES), donor.path)
     if not options.any_trunk:
         _check_pin(trunk, donor, record.trunk)
     _check_layout(trunk)
@@ -180,21 +180,27 @@ def refuse_existing(path: Path) -> None:
         raise UsageError("output-exists", f"{path} exists", hint="Give another name.")
 
 
-def check_same_dimensions(trunk: PackageFile, donor: PackageFile) -> None:
+def check_same_dimensions(trunk: PackageFile, config: ModelConfig, features: bytes, donor: Path) -> None:
     """Everything of the config that the MTP layer's arithmetic depends on must agree.
+
+    Args:
+        trunk: the package that the layer is for.
+        config: that of the donor.
+        features: likewise, its features section.
+        donor: the donor's name in the error.
 
     Raises:
         PackageError: something differs; all of it is named.
     """
-    names = [field.name for field in fields(trunk.config) if field.name not in _MAY_DIFFER]
-    pairs = {name: (getattr(trunk.config, name), getattr(donor.config, name)) for name in names}
+    names = [field.name for field in fields(config) if field.name not in _MAY_DIFFER]
+    pairs = {name: (getattr(trunk.config, name), getattr(config, name)) for name in names}
     wrong = [f"{name} {found[1]} instead of {found[0]}" for name, found in pairs.items() if found[0] != found[1]]
-    if _data(trunk, Section.FEATURES) != _data(donor, Section.FEATURES):
+    if _data(trunk, Section.FEATURES) != features:
         wrong.append("other features")
     if wrong:
         raise PackageError(
             "mtp-donor-differs",
-            f"the MTP layer of {donor.path} does not fit {trunk.path}: it has {', '.join(wrong)}",
+            f"the MTP layer of {donor} does not fit {trunk.path}: it has {', '.join(wrong)}",
             hint="Take the layer from the base model of the same size and version.",
         )
 

@@ -146,6 +146,7 @@ def _from_checkpoint(options: ExtractOptions, trunk: PackageFile | None) -> None
         )
     checkpoint = open_checkpoint(options.source)
     config, vocabulary, tensors = checkpoint_mtp(checkpoint)
+    check_same_dimensions(trunk, config, _features(), options.source)
     pin = trunk_of(trunk)
     if hashlib.sha256(vocabulary).hexdigest() != pin.vocabulary:
         raise PackageError(
@@ -190,7 +191,7 @@ def _from_checkpoint(options: ExtractOptions, trunk: PackageFile | None) -> None
         file.seek(0)
         skip = [partial(_skip, info.length) for info in infos]
         write_file(file, plan, [*(section_writer(data) for data in sections.values()), *skip])
-        _finish(file, trunk, options.output)
+        _finish(file, options.output)
 
 
 def _from_package(options: ExtractOptions, trunk: PackageFile | None) -> None:
@@ -202,16 +203,16 @@ def _from_package(options: ExtractOptions, trunk: PackageFile | None) -> None:
         )
     package = read_donor(options.source)
     record = read_record(package)
-    verify(package)
     given = {name: getattr(options, name) for name in ("name", "license", "repository", "revision")}
     record = MtpRecord(
         donor=replace(record.donor, **{name: value for name, value in given.items() if value is not None}),
         layer=record.layer,
         trunk=_pin(package, record, trunk),
     )
-    if trunk is not None:
-        check_same_dimensions(trunk, package)
     contents = {section.kind: section.data for section in package.sections}
+    if trunk is not None:
+        check_same_dimensions(trunk, package.config, contents[Section.FEATURES], package.path)
+    verify(package)
     sections = _sections(contents[Section.CONFIG], contents[Section.FEATURES], record, package.mtp)
     plan = plan_file(section_parts(sections), tensor_parts(package.mtp), has_trunk=False)
     require_free_space(options.output, plan.file_bytes)
@@ -220,7 +221,7 @@ def _from_package(options: ExtractOptions, trunk: PackageFile | None) -> None:
         with Progress("Writing", total) as progress:
             copiers = [tensor_copier(package, tensor, progress.advance) for tensor in package.mtp]
             write_file(file, plan, [*(section_writer(data) for data in sections.values()), *copiers])
-        _finish(file, trunk, options.output)
+        _finish(file, options.output)
 
 
 def _pin(package: PackageFile, record: MtpRecord, trunk: PackageFile | None) -> Trunk:
@@ -243,13 +244,11 @@ def _sections(
     return {Section.CONFIG: config, Section.FEATURES: features, Section.METADATA: metadata_section(document)}
 
 
-def _finish(file: BinaryIO, trunk: PackageFile | None, output: Path) -> None:
+def _finish(file: BinaryIO, output: Path) -> None:
     """Reads the side-car back before it gets its name."""
     file.flush()
     written = read_package(Path(file.name))
     read_record(written)
-    if trunk is not None:
-        check_same_dimensions(trunk, written)
     with Progress("Auditing", written.bytes) as progress:
         damaged = damaged_tensors(written, hash_tensors(written, progress.advance))
     if damaged:
