@@ -14,7 +14,7 @@ from launcher.errors import PackageError, UsageError
 from launcher.progress import Progress
 from release.assemble import Float32Array, blocks
 from release.checkpoint import Checkpoint, SourceFile, open_checkpoint
-from release.config import FEATURES, check_supported, config_section, read_config
+from release.config import FEATURES, check_supported, config_section, parse_config_section, read_config
 from release.l3r import plan_file, write_file
 from release.l3r_reader import SIDECAR_FORMAT, PackageFile, damaged_tensors, hash_tensors, read_package, tensor_copier
 from release.layout import encode, tensor_bytes
@@ -146,7 +146,8 @@ def _from_checkpoint(options: ExtractOptions, trunk: PackageFile | None) -> None
         )
     checkpoint = open_checkpoint(options.source)
     config, vocabulary, tensors = checkpoint_mtp(checkpoint)
-    check_same_dimensions(trunk, config, _features(), options.source)
+    stored = parse_config_section(config_section(config))  # its numbers are float32
+    check_same_dimensions(trunk, stored, _features(), options.source)
     pin = trunk_of(trunk)
     if hashlib.sha256(vocabulary).hexdigest() != pin.vocabulary:
         raise PackageError(
