@@ -19,7 +19,8 @@ _EXIT_CODES = """exit codes:
   0 ok   1 internal error   2 usage   4 checkpoint or package missing, damaged or unsupported
   5 not enough memory or disk   9 engine could not load   10 engine failed   130 interrupted"""
 
-Command = Callable[[argparse.Namespace], None]
+Command = Callable[[argparse.Namespace], int | None]
+"""Returns the exit code where it is not 0 although nothing went wrong."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -27,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     command: Command = arguments.command
     try:
-        command(arguments)
+        code = command(arguments) or 0
         if sys.stdout is not None:
             sys.stdout.flush()  # a full disk shows here at the latest
     except MindnanoError as error:
@@ -46,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except MemoryError:
         print("mindnano: error: not enough memory", file=sys.stderr)
         return 5
-    return 0
+    return code
 
 
 def _report(error: MindnanoError) -> int:
@@ -69,6 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_quantize(commands.add_parser("quantize", help="convert a checkpoint to assets and manifest.json"))
     _add_pack(commands.add_parser("pack", help="join assets to one .l3r file"))
+    _add_mtp(commands.add_parser("mtp", help="take out, put in and compare the MTP layer"))
     _add_inspect(commands.add_parser("inspect", help="print what a package holds"))
     _add_logits(commands.add_parser("logits", help="write the logits of every position"))
     _add_fidelity(commands.add_parser("fidelity", help="measure how far packages are from their checkpoint"))
@@ -108,6 +110,7 @@ def _add_quantize(parser: argparse.ArgumentParser) -> None:
 
 
 def _quantize(arguments: argparse.Namespace) -> None:
+    from release.mtp_record import conversion_note
     from release.quantize import QuantizeOptions, quantize
 
     options = QuantizeOptions(
@@ -123,7 +126,9 @@ def _quantize(arguments: argparse.Namespace) -> None:
         revision=arguments.revision,
         force=arguments.force,
     )
-    print(quantize(options))
+    manifest = quantize(options)
+    print(conversion_note(manifest), file=sys.stderr)
+    print(manifest)
 
 
 def _add_pack(parser: argparse.ArgumentParser) -> None:
@@ -138,6 +143,12 @@ def _pack(arguments: argparse.Namespace) -> None:
     from release.pack import PackOptions, pack
 
     print(pack(PackOptions(manifest=arguments.manifest, output=arguments.output, force=arguments.force)))
+
+
+def _add_mtp(parser: argparse.ArgumentParser) -> None:
+    from release.mtp_cli import add_commands
+
+    add_commands(parser)
 
 
 def _add_inspect(parser: argparse.ArgumentParser) -> None:

@@ -57,19 +57,24 @@ class FilePlan:
     file_bytes: int
 
 
-def plan_file(sections: Sequence[SectionPart], tensors: Sequence[TensorPart]) -> FilePlan:
+def plan_file(sections: Sequence[SectionPart], tensors: Sequence[TensorPart], *, has_trunk: bool = True) -> FilePlan:
     """Places sections and tensors in the order given and writes header and directory.
+
+    Args:
+        sections: what the file says of itself.
+        tensors: what it holds.
+        has_trunk: False for a side-car, which holds nothing but MTP tensors.
 
     Raises:
         PackageError: a name is too long, there are too many tensors or none, or an MTP tensor precedes a trunk tensor.
     """
-    _check_tensors(tensors)
+    _check_tensors(tensors, has_trunk=has_trunk)
     directory_bytes = _SECTION.size * len(sections) + _TENSOR.size * len(tensors)
     section_offsets, end = _place((part.length for part in sections), HEADER_BYTES + directory_bytes, SECTION_ALIGNMENT)
     data_offset = _align(end, EXTENT_ALIGNMENT)
     tensor_offsets, file_bytes = _place((part.length for part in tensors), data_offset, EXTENT_ALIGNMENT)
     placed = list(zip(tensors, tensor_offsets, strict=True))
-    trunk_end = max(offset + part.length for part, offset in placed if part.group == 0)
+    trunk_end = max((offset + part.length for part, offset in placed if part.group == 0), default=data_offset)
     directory = b"".join(
         [
             *(
@@ -117,10 +122,11 @@ def write_file(file: BinaryIO, plan: FilePlan, parts: Iterable[Callable[[BinaryI
         raise InternalError("package-overrun", f"the file has {file.tell()} bytes instead of {plan.file_bytes}")
 
 
-def _check_tensors(tensors: Sequence[TensorPart]) -> None:
-    if not 1 <= len(tensors) <= MAX_TENSORS or tensors[0].group != 0:
+def _check_tensors(tensors: Sequence[TensorPart], *, has_trunk: bool) -> None:
+    if not 1 <= len(tensors) <= MAX_TENSORS or (tensors[0].group == 0) != has_trunk:
         raise PackageError(
-            "package-tensors-invalid", f"a package has 1 to {MAX_TENSORS} tensors and begins with the trunk"
+            "package-tensors-invalid",
+            f"a package has 1 to {MAX_TENSORS} tensors and begins with the trunk; a side-car has no trunk",
         )
     groups = [part.group for part in tensors]
     if groups != sorted(groups):

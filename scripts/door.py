@@ -10,11 +10,11 @@ PROGRAM = Path(__file__).resolve().parent.parent / ".venv" / "bin" / "mindnano"
 SETUP = Path(__file__).resolve().with_name("setup_checkout.py")
 
 
-def enter(command: str) -> NoReturn:
+def enter(*command: str) -> NoReturn:
     """Becomes `mindnano COMMAND` with the arguments that were given. A fresh checkout is set up first."""
     if not PROGRAM.is_file():
         _set_up()
-    os.execv(PROGRAM, [str(PROGRAM), command, *sys.argv[1:]])
+    os.execv(PROGRAM, [str(PROGRAM), *command, *sys.argv[1:]])
 
 
 def _set_up() -> None:

@@ -18,6 +18,7 @@ VERSION: Final = 1
 MAX_BYTES: Final = 1 << 20
 _MAX_NAMES: Final = 64
 _MAX_LANGUAGES: Final = 32
+_MAX_TOKENS: Final = 256
 _LANGUAGE: Final = re.compile(r"[a-z]{2,3}(?:-[A-Za-z0-9]{2,8})*", re.ASCII)
 _REVISION: Final = re.compile(r"[0-9a-f]{40}", re.ASCII)
 _REPOSITORY: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}", re.ASCII)
@@ -68,6 +69,14 @@ class MemoryFigures:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KnownAnswer:
+    """Token ids after which the weights must, at temperature 0, say the ids of `continuation`."""
+
+    prompt: tuple[int, ...]
+    continuation: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelInfo:
     """The weights of a release.
 
@@ -87,6 +96,7 @@ class ModelInfo:
         languages: codes such as ``zh`` and ``en``.
         evaluation: fidelity, None where it was not measured.
         memory: memory, None where it was not measured.
+        known_answer: a proof that the weights compute, None where there is none.
     """
 
     name: str
@@ -104,6 +114,7 @@ class ModelInfo:
     languages: tuple[str, ...] = field(default=())
     evaluation: Evaluation | None = None
     memory: MemoryFigures | None = None
+    known_answer: KnownAnswer | None = None
 
     def to_json(self) -> bytes:
         """The document, the same bytes for the same facts.
@@ -135,6 +146,7 @@ class ModelInfo:
                 "languages": sorted(self.languages),
                 "evaluation": _evaluation_document(self.evaluation),
                 "memory": _memory_document(self.memory),
+                "known_answer": _known_answer_document(self.known_answer),
             }
         )
         parse_model_info(data)
@@ -168,6 +180,7 @@ def parse_model_info(data: bytes, *, where: str = FILE_NAME) -> ModelInfo:
         languages=_languages(fields),
         evaluation=_evaluation(fields.fields("evaluation")) if fields.has("evaluation") else None,
         memory=_memory(fields.fields("memory")) if fields.has("memory") else None,
+        known_answer=_known_answer(fields.fields("known_answer")) if fields.has("known_answer") else None,
     )
     fields.finish()
     return info
@@ -197,6 +210,10 @@ def _evaluation_document(evaluation: Evaluation | None) -> dict[str, object] | N
 
 def _memory_document(memory: MemoryFigures | None) -> dict[str, object] | None:
     return None if memory is None else {"source": memory.source, "terms": dict(sorted(memory.terms.items()))}
+
+
+def _known_answer_document(answer: KnownAnswer | None) -> dict[str, object] | None:
+    return None if answer is None else {"prompt": list(answer.prompt), "continuation": list(answer.continuation)}
 
 
 def _base(fields: Fields) -> BaseModel:
@@ -239,6 +256,23 @@ def _memory(fields: Fields) -> MemoryFigures:
     found = MemoryFigures(source=fields.text("source", limit=200), terms=_counts(fields.fields("terms")))
     fields.finish()
     return found
+
+
+def _known_answer(fields: Fields) -> KnownAnswer:
+    found = KnownAnswer(prompt=_tokens(fields, "prompt"), continuation=_tokens(fields, "continuation"))
+    fields.finish()
+    return found
+
+
+def _tokens(fields: Fields, name: str) -> tuple[int, ...]:
+    tokens = []
+    for value in fields.array(name, limit=_MAX_TOKENS):
+        if type(value) is not int or not 0 <= value < 1 << 31:
+            raise fields.fail(name, "token ids")
+        tokens.append(value)
+    if not tokens:
+        raise fields.fail(name, "at least one token id")
+    return tuple(tokens)
 
 
 def _counts(fields: Fields) -> Mapping[str, int]:

@@ -12,6 +12,7 @@ from launcher.server.events import Event
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 _FOREVER: Final = 3600.0
+_GATHER_SECONDS: Final = 0.004
 
 
 class Bridge:
@@ -61,6 +62,11 @@ class Bridge:
         while self._events:
             taken.append(self._events.popleft())
         return taken
+
+    async def gather(self) -> None:
+        """Lets a moment pass, so that a fast model's tokens share the cost of a wake-up; not after the client left."""
+        if self._watcher is not None:
+            await asyncio.wait({self._watcher}, timeout=_GATHER_SECONDS)
 
     async def close(self) -> None:
         """Ends the watching."""

@@ -27,7 +27,8 @@ class ServerMetrics:
             version: of the program.
             resident: resident memory of this process in bytes, or None where it is unknown.
         """
-        disable_created_metrics()  # a second gauge for each counter, which nobody asked for
+        # A second gauge for each counter, which nobody asked for.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         self._registry = CollectorRegistry()
         registry = self._registry
         self._requests = Counter("mindnano_requests", "Requests answered.", ["route", "status"], registry=registry)

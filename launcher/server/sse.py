@@ -107,6 +107,8 @@ class EventStream(Response):
                 await send({"type": "http.response.body", "body": data, "more_body": not ended})
             if ended:
                 return True
+            if data:
+                await self._bridge.gather()
         # What came after the client left still counts.
         for event in await self._bridge.take(0):
             self._observe(event)
@@ -126,6 +128,7 @@ async def collect(bridge: Bridge, receive: Receive, observe: Callable[[Event], N
                 observe(event)
                 if isinstance(event, Finished | Failed):
                     return event
+            await bridge.gather()
         return None
     finally:
         await asyncio.shield(bridge.close())

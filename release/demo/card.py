@@ -8,6 +8,7 @@ from typing import Any
 
 from release.demo.checkpoint import CHECKPOINT
 from release.demo.evaluate import table
+from release.demo.rounding import BEGIN, END
 from release.demo.tokenizer import UNUSED_ROWS
 from release.demo.train import Plan
 
@@ -62,6 +63,17 @@ for both of the next two tokens are what the model itself then says.
 
 """
 
+_ROUNDING = """
+## After rounding
+
+How far packages are from this checkpoint, teacher-forced over `release/demo/evaluation.jsonl` with the checkpoint in
+BF16 and float32 arithmetic as the reference; `w4a8-plain` has the layouts of `w4a8` by plain rounding in groups of 32.
+`docs/fidelity.md` explains the figures; `python -m release.demo.rounding` measures them and writes them here.
+
+{begin}
+{end}
+"""
+
 _TAIL = """
 ## Limits
 
@@ -97,7 +109,8 @@ def card(report: dict[str, Any], megabytes: float, config: dict[str, Any]) -> st
         second=plan.second_lesson,
         count=report["prompts_per_cell"],
     )
-    return head + table(report) + _TAIL.format(time=plan.time)
+    rounding = _ROUNDING.format(begin=BEGIN, end=END)
+    return head + table(report) + rounding + _TAIL.format(time=plan.time)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

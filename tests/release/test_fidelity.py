@@ -17,6 +17,7 @@ from launcher.errors import DeviceError, MindnanoError, PackageError, UsageError
 from release import cli
 from release import fidelity as module
 from release.demo.evaluation_text import EVALUATION_TEXT
+from release.demo.rounding import BEGIN, CARD, DOCUMENT, END, replaced
 from release.fidelity import FidelityOptions, fidelity
 from release.fidelity_report import Comparison, FidelityReport, markdown
 from release.layout import is_quantized
@@ -166,6 +167,10 @@ def test_w4a8_is_less_faithful_than_plain_rounding_to_int4(roundings: dict[str, 
     assert searched.figures.kl <= plain.figures.kl
     assert searched.figures.top1 >= plain.figures.top1
     assert searched.figures.rmse <= plain.figures.rmse
+    rows = [line for line in markdown(json.loads(report.to_json())).splitlines() if line.startswith("| `w4a8")]
+    assert len(rows) == 2
+    for page in (DOCUMENT, CARD):
+        assert set(rows) <= set(page.read_text(encoding="utf-8").splitlines()), "run python -m release.demo.rounding"
 
 
 def test_plain_rounding_has_other_tensors_or_another_size(roundings: dict[str, Path]) -> None:
@@ -301,3 +306,13 @@ def test_npu_ends_with_another_code_than_3(micro: Path, text: Path, capsys: pyte
     with pytest.raises(SystemExit) as caught:
         cli.main(arguments(micro, micro / "x.l3r", text, "--kv-cache", "fp8,int3"))
     assert caught.value.code == 2
+
+
+def test_figures_are_written_beside_the_marks() -> None:
+    text = f"before\n{BEGIN}\n\nold\n{END}\nafter\n"
+    once = replaced(text, "new\n")
+    assert once == f"before\n{BEGIN}\n\nnew\n\n{END}\nafter\n"
+    assert replaced(once, "new\n") == once
+    for broken in ("", BEGIN, END):
+        with pytest.raises(ValueError, match="there is no"):
+            replaced(broken, "new")

@@ -50,12 +50,20 @@ class Answer:
 class ServerProcess:
     """`mindnano-infer --demo --no-console` on a free port. As a context: ready at its start, ended by SIGTERM."""
 
-    def __init__(self, folder: Path, *options: str, key: str | None = None, program: str = "launcher") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *options: str,
+        key: str | None = None,
+        program: str = "launcher",
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
         """Args:
         folder: takes the log of stderr and everything that the process may write; made where it is not there.
         options: further words of the command line.
         key: the API key that this object's own requests send.
         program: the module that is run.
+        environ: further variables.
         """
         require_demo()
         folder.mkdir(parents=True, exist_ok=True)
@@ -70,7 +78,7 @@ class ServerProcess:
             self.process = subprocess.Popen(
                 [sys.executable, "-W", "error", "-m", program, *words],
                 cwd=ROOT,
-                env={**kept, "HOME": str(folder), "PYTHONUNBUFFERED": "1"},
+                env={**kept, "HOME": str(folder), "PYTHONUNBUFFERED": "1", **(environ or {})},
                 stdin=subprocess.DEVNULL,
                 stdout=errors,
                 stderr=errors,

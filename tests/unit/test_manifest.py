@@ -19,6 +19,7 @@ from launcher.integrity.manifest import MAX_FILES, ReleaseFile, parse_manifest, 
 from launcher.integrity.model_info import (
     BaseModel,
     Evaluation,
+    KnownAnswer,
     MemoryFigures,
     ModelInfo,
     PackageFile,
@@ -57,6 +58,7 @@ INFO = ModelInfo(
     languages=("zh", "en"),
     evaluation=Evaluation(reference="BF16", text_sha256=A, positions=4322, metrics={"kl": 0.0261, "top1": 1}),
     memory=MemoryFigures(source="predicted", terms={"weights_mapped": 5_188_395_008}),
+    known_answer=KnownAnswer(prompt=(5, 0), continuation=(2**31 - 1,)),
 )
 
 
@@ -277,6 +279,9 @@ BAD_INFO = {
     "no context": (put("native_context", value=0), "native_context"),
     "metric as text": (put("evaluation", "metrics", "kl", value="low"), "finite number"),
     "endless metric": (put("evaluation", "metrics", "kl", value=10**400), "finite number"),
+    "negative id": (put("known_answer", "prompt", value=[-1]), "token ids"),
+    "true as an id": (put("known_answer", "continuation", value=[True]), "token ids"),
+    "no ids": (put("known_answer", "prompt", value=[]), "at least one token id"),
     "negative bytes": (put("memory", "terms", "weights_mapped", value=-1), "weights_mapped"),
     "language": (put("languages", value=["English"]), "language"),
     "languages": (put("languages", value="zh"), "list"),
