@@ -58,14 +58,19 @@ def read_publisher(path: Path | None = None) -> Publisher:
         data = read_capped(path, MAX_BYTES) if carried is None else carried
         if data is None:
             raise invalid(str(path), "there is no such file")
-        return _parse(data, str(path))
+        return parse_publisher(data, str(path))
     except (PackageError, TrustError) as error:
         raise InternalError(
             "publisher-invalid", f"this build does not say who publishes it: {error.message}", hint="build it again"
         ) from error
 
 
-def _parse(data: bytes, where: str) -> Publisher:
+def parse_publisher(data: bytes, where: str) -> Publisher:
+    """The publisher in these bytes.
+
+    Raises:
+        PackageError, TrustError: they are malformed.
+    """
     fields = parse_object(data, where)
     require_schema(fields, SCHEMA, VERSION, where)
     repository = fields.text("repository", pattern=_REPOSITORY) if fields.has("repository") else None
