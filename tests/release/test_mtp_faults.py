@@ -260,17 +260,44 @@ def test_a_malformed_record_is_refused(bench: Bench, record: object) -> None:
         assert fails(step, bench.folder).exit_code == 4
 
 
-def test_a_record_that_leads_elsewhere_is_refused(bench: Bench) -> None:
-    """Somebody edited what the trunk's file was; the checksums of the package are right."""
+def edited(bench: Bench, change: Callable[[dict[str, Any]], object]) -> Path:
+    """The package with another `mtp` object; the checksums are right."""
     package = read_package(bench.joined)
-    for change in ({"sha256": "0" * 64}, {"bytes": 5}, {"metadata": "{}"}, {"mtp_layer_count": 0}):
-        metadata = json.loads(json.dumps(dict(package.metadata)))
-        metadata["mtp"]["trunk_file"].update(change)
-        contents = {section.kind: section.data for section in package.sections}
-        kind = next(kind for kind in contents if kind.name == "METADATA")
-        contents[kind] = json.dumps(metadata).encode()
-        path = write_parts(bench.folder / "edited.l3r", contents, tensor_parts())
-        error = fails(lambda: strip(StripOptions(package=path, output=bench.folder / "out.l3r")), bench.folder)  # noqa: B023
+    metadata = json.loads(json.dumps(dict(package.metadata)))
+    change(metadata["mtp"])
+    contents = {section.kind: section.data for section in package.sections}
+    kind = next(kind for kind in contents if kind.name == "METADATA")
+    contents[kind] = json.dumps(metadata).encode()
+    return write_parts(bench.folder / "edited.l3r", contents, tensor_parts())
+
+
+def test_a_record_of_other_tensors_is_refused(bench: Bench) -> None:
+    path = edited(bench, lambda record: record["tensors"][0].update(sha256="0" * 64))
+    for step in (
+        lambda: strip(StripOptions(package=path, output=bench.folder / "out.l3r")),
+        lambda: extract(ExtractOptions(source=path, output=bench.folder / "out.mtp.l3r")),
+    ):
+        assert fails(step, bench.folder).slug == "mtp-record-invalid"
+
+
+def test_a_record_of_another_trunk_is_seen_by_the_audit(bench: Bench) -> None:
+    path = edited(bench, lambda record: record["appended_to"].update(identity="0" * 64))
+    report = audit(AuditOptions(package=path))
+    assert [row.name for row in report.rows if row.state != "same"] == ["trunk identity"]
+
+
+def test_a_record_that_leads_elsewhere_is_refused(bench: Bench) -> None:
+    changes: list[dict[str, object]] = [
+        {"sha256": "0" * 64},
+        {"bytes": 5},
+        {"metadata": "{}"},
+        {"mtp_layer_count": 0},
+    ]
+    for change in changes:
+        path = edited(bench, lambda record, change=change: record["trunk_file"].update(change))  # type: ignore[misc]
+        error = fails(
+            lambda path=path: strip(StripOptions(package=path, output=bench.folder / "out.l3r")), bench.folder
+        )  # type: ignore[misc]
         assert error.slug == "mtp-trunk-differs"
         path.unlink()
 
