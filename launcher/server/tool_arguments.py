@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from typing import NoReturn
 
 _ONLY_STRING = frozenset({"string"})
+_DEEPEST = 64
+_MOST_SCHEMAS = 1_000
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -79,41 +81,56 @@ def value_json(text: str, types: frozenset[str] | None) -> str:
 
 def argument_types(parameters: Mapping[str, object], key: str) -> frozenset[str] | None:
     """The JSON Schema types that an argument may have; None where the schema does not tell."""
-    properties = parameters.get("properties")
-    schema: object = parameters.get("additionalProperties")
-    if isinstance(properties, Mapping) and key in properties:
-        schema = properties[key]
-    return _schema_types(schema, parameters, set())
-
-
-def _schema_types(schema: object, root: Mapping[str, object], seen: set[str]) -> frozenset[str] | None:
-    if not isinstance(schema, Mapping):
-        return None
-    declared = schema.get("type")
-    if isinstance(declared, str):
-        return frozenset({declared})
-    if isinstance(declared, list):
-        return frozenset(name for name in declared if isinstance(name, str))
-    if "const" in schema:
-        return _types_of(schema["const"])
-    if isinstance(schema.get("enum"), list):
-        return frozenset().union(*map(_types_of, schema["enum"]))
-    reference = schema.get("$ref")
-    if isinstance(reference, str):
-        if reference in seen:  # a loop adds no type
-            return frozenset()
-        seen.add(reference)
-        return _schema_types(_resolve(reference, root), root, seen)
-    for keyword in ("anyOf", "oneOf"):
-        if isinstance(schema.get(keyword), list):
-            found = [_schema_types(entry, root, seen) for entry in schema[keyword]]
-            known = [types for types in found if types is not None]
-            return frozenset().union(*known) if len(known) == len(found) else None
-    if isinstance(schema.get("allOf"), list):
-        found = [_schema_types(entry, root, seen) for entry in schema["allOf"]]
-        known = [types for types in found if types is not None]
-        return frozenset.intersection(*known) if known else None
+    schema: object = parameters
+    for _ in range(_DEEPEST):
+        if not isinstance(schema, Mapping):
+            return None
+        properties = schema.get("properties")
+        if isinstance(properties, Mapping) and key in properties:
+            return _TypeFinder(parameters).types(properties[key])
+        reference = schema.get("$ref")
+        if not isinstance(reference, str):
+            return _TypeFinder(parameters).types(schema.get("additionalProperties"))
+        schema = _resolve(reference, parameters)
     return None
+
+
+class _TypeFinder:
+    """Follows a schema only so far: a client may send one that leads on for ever, or to the end of the stack."""
+
+    def __init__(self, root: Mapping[str, object]) -> None:
+        self._root = root
+        self._left = _MOST_SCHEMAS
+
+    def types(self, schema: object, above: tuple[str, ...] = (), depth: int = 0) -> frozenset[str] | None:
+        """The types that the schema allows; None where it does not tell. `above` are the references that led here."""
+        self._left -= 1
+        if not isinstance(schema, Mapping) or depth > _DEEPEST or self._left < 0:
+            return None
+        declared = schema.get("type")
+        if isinstance(declared, str):
+            return frozenset({declared})
+        if isinstance(declared, list):
+            return frozenset(name for name in declared if isinstance(name, str))
+        if "const" in schema:
+            return _types_of(schema["const"])
+        if isinstance(schema.get("enum"), list):
+            return frozenset().union(*map(_types_of, schema["enum"]))
+        reference = schema.get("$ref")
+        if isinstance(reference, str):
+            if reference in above:  # a loop adds no type
+                return frozenset()
+            return self.types(_resolve(reference, self._root), (*above, reference), depth + 1)
+        for keyword in ("anyOf", "oneOf"):
+            if isinstance(schema.get(keyword), list):
+                found = [self.types(entry, above, depth + 1) for entry in schema[keyword]]
+                known = [types for types in found if types is not None]
+                return frozenset().union(*known) if len(known) == len(found) else None
+        if isinstance(schema.get("allOf"), list):
+            found = [self.types(entry, above, depth + 1) for entry in schema["allOf"]]
+            known = [types for types in found if types]
+            return frozenset.intersection(*known) if known else None
+        return None
 
 
 def _resolve(reference: str, root: Mapping[str, object]) -> object:
