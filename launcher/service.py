@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from launcher.errors import UsageError
@@ -12,7 +14,11 @@ from launcher.options.table import BY_NAME, Command, Value
 from launcher.system import SystemView
 
 _STOP_MARGIN = 15
-_SPECIAL = {"\\": "\\\\", '"': '\\"', "%": "%%", "$": "$$"}
+_UNIX = "unix:"
+_PATH_SPECIAL = {"\\": "\\\\", '"': '\\"', "%": "%%"}
+_SPECIAL = {**_PATH_SPECIAL, "$": "$$"}  # of a command, where variables are put in
+# What systemd makes for the unit; PrivateTmp gives it folders for temporary files too.
+_OWN_FOLDERS = tuple(map(Path, ("/var/lib/mindnano", "/var/cache/mindnano", "/run/mindnano", "/tmp", "/var/tmp")))
 
 
 def unit(options: Options, system: SystemView, program: tuple[str, ...] | None = None) -> str:
@@ -50,6 +56,8 @@ def unit(options: Options, system: SystemView, program: tuple[str, ...] | None =
     command = " ".join(_quoted(word) for word in words)
     existing = {line.partition(":")[0] for line in (system.read("/etc/group") or "").splitlines()}
     groups = " ".join(name for name in ("video", "render") if name in existing)
+    written = _written_folders(options)
+    writable = f"ReadWritePaths={' '.join(written)}\n" if written else ""
     membership = f"SupplementaryGroups={groups}\n" if groups else ""
     stop_seconds = math.ceil(options.serving.drain_timeout) + _STOP_MARGIN
     return f"""\
@@ -76,6 +84,7 @@ RestartPreventExitStatus=2 3 4 8
 DynamicUser=yes
 {membership}StateDirectory=mindnano
 CacheDirectory=mindnano
+RuntimeDirectory=mindnano
 Environment=XDG_CACHE_HOME=/var/cache XDG_DATA_HOME=/var/lib
 LimitNOFILE=65536
 OOMScoreAdjust=200
@@ -83,7 +92,7 @@ OOMScoreAdjust=200
 TimeoutStopSec={stop_seconds}
 NoNewPrivileges=yes
 ProtectSystem=strict
-ProtectHome=read-only
+{writable}ProtectHome=read-only
 PrivateTmp=yes
 
 [Install]
@@ -98,14 +107,32 @@ def own_command() -> tuple[str, ...]:
     return (str(entry.resolve()) if entry.exists() else sys.executable,)
 
 
+def _written_folders(options: Options) -> list[str]:
+    """Folders outside the unit's own that the server writes to, which systemd must be told; "-" skips a missing one.
+
+    Whether the unit's user may write there is up to the folder's permissions.
+    """
+    wanted = [options.serving.session_dir] if options.serving.session_dir is not None else []
+    wanted += [options.log.parent] if options.log is not None else []
+    if options.host.startswith(_UNIX):
+        wanted.append(Path(options.host.removeprefix(_UNIX)).parent)
+    # Links stay as they are: the unit's own folder is one as soon as it has run.
+    folders = sorted({Path(os.path.abspath(folder)) for folder in wanted})  # noqa: PTH100  (takes ".." out)
+    return [
+        _quoted(f"-{folder}", _PATH_SPECIAL)
+        for folder in folders
+        if not any(folder.is_relative_to(own) for own in _OWN_FOLDERS)
+    ]
+
+
 def _absolute(value: Value) -> str:
     return str(value.resolve()) if isinstance(value, Path) else str(value)
 
 
-def _quoted(word: str) -> str:
+def _quoted(word: str, special: Mapping[str, str] = _SPECIAL) -> str:
     if any(ord(character) < 32 or ord(character) == 127 for character in word):
         raise UsageError(
             "unit-value", f"{word!r} cannot stand in a systemd unit", hint="use a name without such characters"
         )
-    escaped = "".join(_SPECIAL.get(character, character) for character in word)
+    escaped = "".join(special.get(character, character) for character in word)
     return f'"{escaped}"' if not word or set(word) & set(" '\"\\;") else escaped

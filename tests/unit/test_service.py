@@ -108,3 +108,19 @@ def test_a_key_never_stands_in_the_unit(tmp_path: Path) -> None:
 def test_several_values_are_several_options(tmp_path: Path) -> None:
     words = command(service(tmp_path, "--allow-host", "a", "--allow-host", "b", "--host", "unix:/run/x")["ExecStart"])
     assert sorted(words[2:]) == ["--allow-host", "--allow-host", "--host", "a", "b", "unix:/run/x"]
+
+
+def test_folders_that_the_server_writes_to_are_named(tmp_path: Path) -> None:
+    """The unit sees everything else read-only; systemd refuses to start one whose folder is missing, but for the "-"."""
+    words = ("--log", "/srv/100% $x/log.jsonl", "--session-dir", "/data/../data/sessions", "--host", "unix:/srv/s/sock")
+    found = service(tmp_path, *words)
+    assert shlex.split(found["ReadWritePaths"]) == ["-/data/sessions", "-/srv/100%% $x", "-/srv/s"]
+    assert "ReadWritePaths" not in service(tmp_path)
+
+
+def test_the_units_own_folders_are_not_named_again(tmp_path: Path) -> None:
+    words = ("--log", "/var/lib/mindnano/log", "--session-dir", "/var/lib/mindnano/sessions")
+    found = service(tmp_path, *words, "--host", "unix:/run/mindnano/sock")
+    assert "ReadWritePaths" not in found
+    assert (found["StateDirectory"], found["RuntimeDirectory"]) == ("mindnano", "mindnano")
+    assert service(tmp_path, "--session-dir", "/var/lib/mindnano2")["ReadWritePaths"] == "-/var/lib/mindnano2"
