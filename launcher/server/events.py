@@ -44,9 +44,10 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metrics:
-    """Counts and times of one choice; times in seconds.
+    """Counts and times of one choice, or of several together; times in seconds.
 
     `first_seconds` runs from acceptance to the first token, so it includes the queue; 0 before that token.
+    `decode_seconds` is the time of `decoded` tokens: all but the first, which comes of reading the prompt.
     `drafted` and `accepted` count speculated tokens; an engine that does not speculate leaves them 0.
     """
 
@@ -61,6 +62,12 @@ class Metrics:
     first_seconds: float = 0.0
     drafted: int = 0
     accepted: int = 0
+    choices: int = 1
+
+    @property
+    def decoded(self) -> int:
+        """Tokens that had to be evaluated for: all but the first of each of the `choices`."""
+        return max(self.generated - self.choices, 0)
 
     @property
     def prefill_rate(self) -> float:
@@ -69,8 +76,8 @@ class Metrics:
 
     @property
     def decode_rate(self) -> float:
-        """Tokens per second of decoding."""
-        return self.generated / self.decode_seconds if self.decode_seconds > 0 else 0.0
+        """Tokens per second of decoding; 0 before the second token."""
+        return self.decoded / self.decode_seconds if self.decode_seconds > 0 else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -235,7 +235,9 @@ class Run:
 
     def _new_choice(self, index: int) -> _Choice:
         request, ports = self._request, self._ports
-        stops = request.stops if request.ignore_eos else (*ports.stop_texts, *request.stops)
+        # Under a grammar a value may hold any text; what may not spell a stop text is part of the grammar.
+        spelled_stops_count = not request.ignore_eos and request.new_constraint is None
+        stops = (*ports.stop_texts, *request.stops) if spelled_stops_count else request.stops
         reader = ReplyReader(
             style=request.style,
             reasoning=request.reasoning,
@@ -300,18 +302,19 @@ class Run:
             try:
                 ports.engine.eval((choice.unread,), mode=Logits.LAST)
             except ContextFull:
-                return self._finish(FinishReason.LENGTH, (), start)
+                return self._finish(FinishReason.LENGTH, ())
             choice.unread = None
         constraint = choice.constraint
         token = choice.sampler.pick(len(choice.generated), None if constraint is None else constraint.allowed())
         # Where a grammar allows a stop token there is nothing else that it asks for.
         if token in ports.stop_ids and (constraint is not None or not self._request.ignore_eos):
-            return self._finish(FinishReason.STOP, (), start)
+            return self._finish(FinishReason.STOP, ())
         deltas = self._take(token)
+        if len(choice.generated) > 1:  # the first one's evaluation was the prompt's
+            choice.decode_seconds += ports.clock() - start
         reason = self._end_reason()
         if reason is not None:
-            return self._finish(reason, deltas, start)
-        choice.decode_seconds += ports.clock() - start
+            return self._finish(reason, deltas)
         if deltas:
             self._send(Deltas(choice=choice.index, deltas=deltas, metrics=self.progress()))
         return False
@@ -344,7 +347,7 @@ class Run:
             return FinishReason.LENGTH
         return None
 
-    def _finish(self, reason: FinishReason, deltas: tuple[Delta, ...], start: float) -> bool:
+    def _finish(self, reason: FinishReason, deltas: tuple[Delta, ...]) -> bool:
         choice, ports = self._choice, self._ports
         rest = choice.stream.finish()
         if rest and not choice.reader.stopped:
@@ -352,7 +355,6 @@ class Run:
         deltas += choice.reader.finish()
         if reason is FinishReason.STOP and choice.reader.called:
             reason = FinishReason.TOOL_CALLS
-        choice.decode_seconds += ports.clock() - start
         metrics = self.progress()
         self._metrics.append(metrics)
         if deltas:

@@ -25,6 +25,7 @@ from launcher.server.events import (
     TokenLogprob,
     ToolCallStart,
 )
+from launcher.server.protocol.parts import total
 from launcher.server.request import Mark, MarkKind, Style, Tool
 from launcher.server.running import Phase
 from tests.support.fake_generation import CHUNK, STOP, STOP_TEXT, Bench, Gate, Listener, expected_text, request
@@ -164,9 +165,10 @@ def test_log_probabilities_come_with_their_tokens(bench: Bench) -> None:
 
 
 class CountingGrammar:
-    """Allows three tokens."""
+    """Allows three tokens, or as many as it is told."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = 3) -> None:
+        self.most = most
         self.seen: list[int] = []
 
     def allowed(self) -> object:
@@ -177,7 +179,7 @@ class CountingGrammar:
 
     @property
     def is_finished(self) -> bool:
-        return len(self.seen) == 3
+        return len(self.seen) == self.most
 
 
 def test_a_grammar_masks_every_token_and_ends_the_reply(bench: Bench) -> None:
@@ -428,6 +430,59 @@ def test_a_paused_answer_goes_on_as_if_it_had_not_been(gated: Bench, chunks: int
     assert isinstance(listener.events[before], Reading)
     metrics = listener.of(ChoiceFinished)[0].metrics
     assert (metrics.generated, metrics.cached) == (10, 0)
+
+
+def test_a_rate_counts_only_tokens_that_took_an_evaluation() -> None:
+    """An evaluation takes a second. The first token comes with the prompt, and the stop token is none."""
+    now = [0.0]
+    with Bench(clock=lambda: now[0], scripts={"a": [*b"abc", STOP]}) as bench:
+
+        def work() -> None:
+            now[0] += 1.0
+
+        bench.engine.work = work
+        listener = bench.submit(request("a", choices=2, max_tokens=9))
+        listener.text()
+    told = [event.metrics for event in listener.of(Deltas) if event.choice == 0]
+    assert [metrics.decode_rate for metrics in told] == [0.0, 1.0, 1.0]
+    assert [metrics.decode_seconds for metrics in told] == [0.0, 1.0, 2.0]
+    last = listener.end()
+    assert isinstance(last, Finished)
+    assert [metrics.decode_rate for metrics in (*last.metrics, total(last.metrics))] == [1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize("call", ["allowed", "advance"])
+def test_a_schema_that_cannot_be_followed_further_ends_its_request_alone(bench: Bench, call: str) -> None:
+    class Stuck(CountingGrammar):
+        def _work(self, now: str) -> None:
+            if now == call and len(self.seen) == 2:
+                raise RequestError("invalid_json_schema", "the schema cannot be followed here: too much work")
+
+        def allowed(self) -> object:
+            self._work("allowed")
+            return super().allowed()
+
+        def advance(self, token: int) -> None:
+            self._work("advance")
+            super().advance(token)
+
+    listener = bench.submit(request("a", max_tokens=9, new_constraint=Stuck))
+    assert listener.error_code() == "invalid_json_schema"
+    assert len(listener.of(Deltas)) == 2
+    assert bench.store.calls[-1] == "discard"
+    other = request("b")
+    assert bench.submit(other).text() == expected_text(other)
+
+
+@pytest.mark.parametrize("free", [True, False])
+def test_a_spelled_stop_token_ends_only_free_replies(free: bool) -> None:
+    """A value of a JSON object may hold any text; the client's own stop texts still count."""
+    spelled = list(f"a{STOP_TEXT}b END c".encode())
+    with Bench(scripts={"a": spelled}) as bench:
+        constraint = {} if free else {"new_constraint": lambda: CountingGrammar(99)}
+        listener = bench.submit(request("a", max_tokens=99, stops=("END",), **constraint))
+        assert listener.text() == ("a" if free else f"a{STOP_TEXT}b ")
+        assert reason(listener) is FinishReason.STOP
 
 
 @pytest.mark.parametrize(("chunks", "decode_seconds"), [(1, 4.0), (5, 3.0)])

@@ -82,6 +82,7 @@ def total(metrics: Sequence[Metrics]) -> Metrics:
         first_seconds=first.first_seconds,
         drafted=sum(each.drafted for each in metrics),
         accepted=sum(each.accepted for each in metrics),
+        choices=sum(each.generated > 0 for each in metrics),
     )
 
 
