@@ -106,6 +106,7 @@ def test_answers_about_itself_load_nothing_heavy(words: list[str]) -> None:
         "import sys\nfrom launcher.cli import main\n"
         "try:\n    main(sys.argv[1:])\nexcept SystemExit:\n    pass\n"
         "heavy = {'jinja2', 'numpy', 'prompt_toolkit', 'ctypes', 'asyncio', 'launcher.engine'}\n"
+        "heavy |= {'launcher.server', 'starlette', 'uvicorn', 'msgspec', 'llguidance', 'ssl'}\n"
         "print(sorted(heavy & set(sys.modules)), file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", code, *words], cwd=ROOT, capture_output=True, text=True, check=False)
