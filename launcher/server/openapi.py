@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
+from launcher.server.protocol.limits import LABEL
 from launcher.server.protocol.requests import (
     ChatRequest,
     CompletionRequest,
@@ -70,12 +71,16 @@ _STREAM: Final = (
     "A failure on the way is a `data:` line with an error object, after which the stream ends without `[DONE]`."
 )
 _OBJECT: Final[Document] = {"type": "object"}
+# Where only one kind is possible, the decoder takes an object that does not name it.
+_KIND_MAY_LACK: Final = ("CallEntry", "NamedToolChoice", "TextPart", "ToolDefinition")
 
 
 def openapi_document(version: str) -> Document:
     """The document; `version` is that of the program."""
     _, components = msgspec.json.schema_components(_TYPES, ref_template=_SCHEMAS + "{name}")
     components["CompletionRequest"]["properties"]["prompt"] = _prompt_schema()
+    for name in _KIND_MAY_LACK:
+        components[name]["required"].remove("type")
     components["TokenizeRequest"]["oneOf"] = [_has("content", "string"), _has("messages", "array")]
     return {
         "openapi": "3.1.0",
@@ -142,7 +147,7 @@ def _paths() -> Document:
 
 def _generation(name: str, summary: str, body: type, reply: type, chunk: type) -> Document:
     content = _json(reply) | {
-        "text/event-stream": {"schema": {"type": "string", "contentMediaType": "text/event-stream"}}
+        "text/event-stream": {"schema": {"description": "Server-sent events", "contentMediaType": "text/event-stream"}}
     }
     operation = _operation(name, summary, content, _GENERATING)
     operation["description"] = _STREAM.format(chunk=chunk.__name__)
@@ -153,7 +158,7 @@ def _generation(name: str, summary: str, body: type, reply: type, chunk: type) -
             "in": "header",
             "required": False,
             "description": "The name of the conversation, where the body has no session_id.",
-            "schema": {"type": "string", "pattern": "^[A-Za-z0-9_.:-]{1,256}$"},
+            "schema": {"type": "string", "pattern": LABEL},
         }
     ]
     return operation
