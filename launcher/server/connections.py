@@ -7,7 +7,6 @@ JSON. Reading goes on while an answer is on its way, so that a client's leaving 
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
@@ -16,6 +15,9 @@ import h11
 from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
+
+from launcher.errors import RequestError
+from launcher.server.protocol.errors import error_body
 
 _MAX_PIPELINED: Final = 1 << 16
 _PHRASES: Final = {400: b"Bad Request", 408: b"Request Timeout", 431: b"Request Header Fields Too Large"}
@@ -31,7 +33,7 @@ class ConnectionLimits:
     head_seconds: float = 20.0
     body_seconds: float = 65.0
     write_seconds: float = 60.0
-    connections: int = 512
+    connections: int = 512  # those that have not finished TLS's handshake included
     skipped_bytes: int = 64 << 20  # of a body that has been refused
 
 
@@ -40,6 +42,7 @@ def protocol_class(limits: ConnectionLimits) -> type[asyncio.Protocol]:
 
     class Bound(GuardedProtocol):
         LIMITS = limits
+        HANDSHAKES: ClassVar[set[asyncio.Task[Any]]] = set()
 
     return Bound
 
@@ -48,6 +51,8 @@ class GuardedProtocol(H11Protocol):
     """One connection."""
 
     LIMITS: ClassVar[ConnectionLimits] = ConnectionLimits()
+    HANDSHAKES: ClassVar[set[asyncio.Task[Any]]] = set()
+    """What asyncio runs for connections whose handshake is not complete; cancelling one ends its connection."""
 
     def __init__(
         self,
@@ -62,9 +67,25 @@ class GuardedProtocol(H11Protocol):
         self._write_clock: asyncio.TimerHandle | None = None
         self._unwritten = 0
         self._received = 0
+        self._accepting: asyncio.Task[Any] | None = None
+        if config.ssl is not None:
+            self._watch_handshake()
+
+    def _watch_handshake(self) -> None:
+        """asyncio makes the protocol when it accepts, and says nothing more of it until the handshake is complete."""
+        self._accepting = accepting = asyncio.current_task()
+        if accepting is None:
+            return
+        self.HANDSHAKES.add(accepting)
+        accepting.add_done_callback(self.HANDSHAKES.discard)
+        is_full = len(self.connections) + len(self.HANDSHAKES) > self.LIMITS.connections
+        clock = self.loop.call_later(0 if is_full else self.LIMITS.head_seconds, accepting.cancel)
+        accepting.add_done_callback(lambda _task: clock.cancel())
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        if self._accepting is not None:
+            self.HANDSHAKES.discard(self._accepting)
         # What the kernel does not take pauses writing, so that the clock below sees it. With 0, TLS pauses for ever.
         transport.set_write_buffer_limits(high=1, low=0)
         if len(self.connections) > self.LIMITS.connections:
@@ -119,6 +140,11 @@ class GuardedProtocol(H11Protocol):
         if status == 431:
             code, text = ("headers_too_large", "the request's head is larger than 64 KiB")
         self._refuse(status, code, text)
+
+    def leave(self) -> None:
+        """At the server's end: a client that has been told everything need not say goodbye, as TLS would have it."""
+        if self.transport.is_closing() and not self.transport.get_write_buffer_size():
+            self.transport.abort()
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -200,4 +226,4 @@ class GuardedProtocol(H11Protocol):
 
 
 def _error_body(code: str, message: str, kind: str) -> bytes:
-    return json.dumps({"error": {"message": message, "type": kind, "param": None, "code": code}}).encode()
+    return error_body(RequestError(code, message, kind=kind))[2]
