@@ -348,7 +348,7 @@ class Run:
         return None
 
     def _finish(self, reason: FinishReason, deltas: tuple[Delta, ...]) -> bool:
-        choice, ports = self._choice, self._ports
+        choice = self._choice
         rest = choice.stream.finish()
         if rest and not choice.reader.stopped:
             deltas += choice.reader.push(rest)

@@ -111,7 +111,7 @@ def test_several_values_are_several_options(tmp_path: Path) -> None:
 
 
 def test_folders_that_the_server_writes_to_are_named(tmp_path: Path) -> None:
-    """The unit sees everything else read-only; systemd refuses to start one whose folder is missing, but for the "-"."""
+    """The unit sees everything else read-only; without the "-" a missing folder keeps it from starting."""
     words = ("--log", "/srv/100% $x/log.jsonl", "--session-dir", "/data/../data/sessions", "--host", "unix:/srv/s/sock")
     found = service(tmp_path, *words)
     assert shlex.split(found["ReadWritePaths"]) == ["-/data/sessions", "-/srv/100%% $x", "-/srv/s"]
