@@ -45,6 +45,8 @@ from launcher.template import Message
 
 # The engine computes in float32, where smaller values become 0, which it refuses.
 _SMALLEST: Final = 1e-6
+# And where it takes what is just below 1 for 1.
+_BELOW_ONE: Final = 1 - 2**-24
 _LABEL: Final = re.compile(LABEL)
 
 
@@ -272,7 +274,7 @@ def _deadline(model: ServedModel, request: Common) -> float | None:
 def _sampling(model: ServedModel, request: Common) -> Sampling:
     seed = request.seed if request.seed is not None else model.seed
     changes: dict[str, Any] = {"seed": secrets.randbits(64) if seed is None else seed % (1 << 64)}
-    for name in ("temperature", "min_p", "frequency_penalty", "presence_penalty"):
+    for name in ("temperature", "frequency_penalty", "presence_penalty"):
         value = getattr(request, name)
         if value is not None:
             changes[name] = value
@@ -280,6 +282,8 @@ def _sampling(model: ServedModel, request: Common) -> Sampling:
         value = getattr(request, name)
         if value is not None:
             changes[name] = max(value, _SMALLEST)
+    if request.min_p is not None:
+        changes["min_p"] = min(request.min_p, _BELOW_ONE)
     if request.top_k is not None:
         changes["top_k"] = max(request.top_k, 0)  # -1 is what some clients send for "off"
     return replace(model.sampling, **changes)

@@ -241,7 +241,7 @@ def test_penalties_and_the_rest_of_sampling(client: OpenAI) -> None:
     greedy = text_of(client, LIST, extra_body=LONG, max_tokens=60)
     wild: dict[str, Any] = {"temperature": 2.0, "seed": 3, "max_tokens": 60}
     assert text_of(client, LIST, extra_body=LONG, **wild) != greedy
-    for narrow in ({"top_k": 1}, {"min_p": 0.999}, {"top_p": 1e-9}):
+    for narrow in ({"top_k": 1}, {"min_p": 1}, {"min_p": 0.9999999999}, {"top_p": 1e-9}):
         assert text_of(client, LIST, extra_body={**LONG, **narrow}, **wild) == greedy, narrow
 
 

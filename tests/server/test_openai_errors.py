@@ -32,7 +32,7 @@ def client(live: ServerProcess) -> Iterator[OpenAI]:
         ({"max_completion_tokens": -1}, "max_completion_tokens", "invalid_value"),
         ({"n": 0}, "n", "invalid_value"),
         ({"top_logprobs": 3}, "top_logprobs", "invalid_value"),
-        ({"extra_body": {"min_p": 1}}, "min_p", "invalid_value"),
+        ({"extra_body": {"min_p": 1.1}}, "min_p", "invalid_value"),
         ({"logit_bias": {"123456": 1}}, "logit_bias.123456", "invalid_value"),
         ({"messages": []}, "messages", "invalid_value"),
         ({"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role", "invalid_value"),

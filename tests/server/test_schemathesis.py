@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -77,7 +81,29 @@ def test_answers_are_as_described(described: ServerProcess, name: str, mode: Gen
     assert described.process.poll() is None, described.stderr()
 
 
-def test_the_server_has_said_nothing_of_a_failure(described: ServerProcess, tmp_path: Path) -> None:
+def test_corners_of_every_schema(described: ServerProcess, tmp_path: Path) -> None:
+    """The limits of every field, one after the other, wrong types, and methods that are not described."""
+    ran = subprocess.run(
+        [
+            *(sys.executable, "-m", "schemathesis.cli", "run", f"{described.url}/openapi.json"),
+            *("--phases", "coverage", "--generation-deterministic", "--no-shrink", "--request-timeout", "60"),
+            *("--exclude-checks", "positive_data_acceptance,not_a_server_error", "--no-color"),
+        ],
+        cwd=tmp_path,
+        env={**os.environ, "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout[-8000:] + ran.stderr[-2000:]
+    count = re.search(r"(\d+) generated, (\d+) passed", ran.stdout)
+    assert count is not None, ran.stdout
+    assert count[1] == count[2]
+    assert int(count[1]) > 1000
+
+
+def test_the_server_has_said_nothing_of_a_failure(described: ServerProcess) -> None:
     described.wait_idle()
     assert "Traceback" not in described.stderr()
     assert described.ask("GET", "/readyz").status == 200
