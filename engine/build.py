@@ -2,6 +2,7 @@
 
     python -m engine.build [--target native|x86_64|aarch64] [--debug] [--sanitize address,undefined] [--out DIR]
     python -m engine.build --kind archive [--target native|x86_64|aarch64]
+    python -m engine.build --kind quantizer [--target native|x86_64|aarch64]
     python -m engine.build --kind static-exe --out DIR [--name NAME] FILE.c ...
 
 Every object and every link result is cached by content, so an unchanged tree builds nothing.
@@ -27,7 +28,9 @@ ROOT = Path(__file__).resolve().parent.parent
 ENGINE = ROOT / "engine"
 LIBRARY = "libling3.so"
 ARCHIVE = "libling3.a"
+QUANTIZER = "libling3_quantize.so"
 
+_QUANTIZE = ENGINE / "src" / "quantize"
 _PRUNE_AFTER_S = 30 * 24 * 3600.0
 
 _WARNINGS = ("-Wall", "-Wextra", "-Wconversion", "-Wshadow", "-Werror")
@@ -117,6 +120,27 @@ def build_library(
     return _link(build, words, objects, [*link, "-lm", "-lpthread"], folder / LIBRARY, say)
 
 
+def build_quantizer(
+    target: str = "native",
+    *,
+    debug: bool = False,
+    sanitize: Sequence[str] = (),
+    out: Path | None = None,
+    report: Report | None = None,
+) -> Path:
+    """Builds the encoder of `ling3_quantize.h`, `build/<target>/libling3_quantize.so` by default; returns its path.
+
+    Raises BuildError with the compiler's words where a source does not compile.
+    """
+    say = report or _print_progress
+    build = plan_build(target, debug=debug, sanitize=sanitize)
+    headers = _headers_digest([])
+    objects = _compile(build, [_c_unit(build, path, headers, []) for path in quantizer_sources(build.target)], say)
+    words = ["-shared", f"-Wl,-soname,{QUANTIZER}", *_LINK, *([] if debug or sanitize else ["-Wl,--strip-debug"])]
+    folder = out or ROOT / "build" / build.name
+    return _link(build, words, objects, ["-lm"], folder / QUANTIZER, say)
+
+
 def build_archive(
     target: str = "native", *, debug: bool = False, out: Path | None = None, report: Report | None = None
 ) -> Path:
@@ -200,7 +224,16 @@ def _engine_objects(build: Build, report: Report) -> tuple[list[Path], list[str]
 
 
 def engine_sources(target: Target) -> list[Path]:
-    """The engine's C files for a target: kernels for other instruction sets are left out."""
+    """The engine's C files for a target: kernels for other instruction sets and the quantiser are left out."""
+    return [path for path in _sources(target) if not path.is_relative_to(_QUANTIZE)]
+
+
+def quantizer_sources(target: Target) -> list[Path]:
+    """The C files of the quantiser for a target."""
+    return [ENGINE / "src" / "base" / "cpu.c", *(path for path in _sources(target) if path.is_relative_to(_QUANTIZE))]
+
+
+def _sources(target: Target) -> list[Path]:
     foreign = tuple(f"_{suffix}.c" for suffix in ("avx2", "neon") if suffix != target.simd)
     return [path for path in sorted((ENGINE / "src").rglob("*.c")) if not path.name.endswith(foreign)]
 
@@ -316,7 +349,7 @@ def _print_progress(line: str) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m engine.build", description="Build the inference engine.")
     parser.add_argument("--target", default="native", choices=("native", "x86_64", "aarch64"))
-    parser.add_argument("--kind", default="shared", choices=("shared", "archive", "static-exe"))
+    parser.add_argument("--kind", default="shared", choices=("shared", "archive", "quantizer", "static-exe"))
     parser.add_argument("--debug", action="store_true", help="assertions, allocation guard and debug information")
     parser.add_argument("--sanitize", default="", metavar="LIST", help="address, undefined or both, with a comma")
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the result (default: build/<target>)")
@@ -337,6 +370,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             result = build_library(options.target, debug=options.debug, sanitize=sanitize, out=options.out)
         elif options.kind == "archive":
             result = build_archive(options.target, debug=options.debug, out=options.out)
+        elif options.kind == "quantizer":
+            result = build_quantizer(options.target, debug=options.debug, sanitize=sanitize, out=options.out)
         else:
             name = options.name or options.sources[0].stem
             result = build_executable(

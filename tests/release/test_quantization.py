@@ -7,11 +7,23 @@ import numpy.typing as npt
 import pytest
 
 from launcher.engine_types import Dtype
-from release.layout import encode, matrix_bytes, round_to_bfloat16, tensor_bytes
-from release.quantization import Q4, Q8, GroupFormat, ScaleOverflow, quantize_groups
+from release.layout import encode, matrix_bytes, tensor_bytes
+from release.quantization import Q4, Q8, GroupFormat, ScaleOverflow
 from tests.support.l3r_file import decode
 
 Groups = npt.NDArray[np.float32]
+
+
+def quantize_groups(group_format: GroupFormat, groups: Groups) -> tuple[npt.NDArray[np.float16], npt.NDArray[np.int8]]:
+    """Scales ``[n]`` and integers ``[n, 32]``, taken out of the bytes by the wording of docs/l3r-format.md."""
+    dtype = Dtype.Q8X8 if group_format is Q8 else Dtype.Q4X8
+    tiles = np.frombuffer(encode(dtype, groups), dtype=np.uint8).reshape(-(-len(groups) // 8), -1)
+    scales = np.ascontiguousarray(tiles[:, :16]).view(np.float16)
+    chunks = tiles[:, 16:].reshape(len(tiles), -1, 8, 4).transpose(0, 2, 1, 3).reshape(8 * len(tiles), -1)
+    quants = chunks.view(np.int8) if dtype is Dtype.Q8X8 else np.hstack([chunks & 15, chunks >> 4]).view(np.int8) - 8
+    return scales.reshape(-1)[: len(groups)], quants[: len(groups)]
+
+
 FORMATS = pytest.mark.parametrize("group_format", [Q8, Q4], ids=["q8", "q4"])
 
 
@@ -151,10 +163,10 @@ def test_bfloat16_rounds_to_nearest_even() -> None:
     middle = (below + above) / np.float32(2)
     next_middle = above + (middle - below)
     cases = np.array([below, middle, np.nextafter(middle, 2, dtype=np.float32), next_middle, -middle], dtype=np.float32)
-    rounded = (round_to_bfloat16(cases).astype(np.uint32) << 16).view(np.float32)
-    assert rounded.tolist() == [1.0, 1.0, 1.0078125, 1.015625, -1.0]
+    data = encode(Dtype.BF16X8, cases[None])
+    assert decode(Dtype.BF16X8, (1, 5), data)[0].tolist() == [1.0, 1.0, 1.0078125, 1.015625, -1.0]
 
 
 def test_values_beyond_bfloat16_are_refused() -> None:
     with pytest.raises(OverflowError):
-        round_to_bfloat16(np.array([3.4e38], dtype=np.float32))
+        encode(Dtype.BF16X8, np.array([[3.4e38]], dtype=np.float32))
