@@ -4,7 +4,8 @@
 
 Without a package it is the built-in model. Bare runs and served runs alternate, each in a process that stays open, with
 the same options, prompt and tokens; what is compared is the wall time per token between the first and the last one, in
-the loop itself and in a client on loopback. Every figure is the median of the rounds.
+the loop itself and in a client on loopback. Every figure is the median of the rounds. On a machine that has other work
+the processor's time per token, of all threads of the process, says more than the wall's.
 """
 
 from __future__ import annotations
@@ -42,10 +43,14 @@ _BARE = "--bare"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timed:
-    """Arrivals in a stream: seconds to the first text, seconds per token after it, and the last chunk with a choice."""
+    """Arrivals in a stream: seconds to the first text, seconds per token after it, and the last chunk with a choice.
+
+    `busy` is the processor's seconds per token in the server.
+    """
 
     first: float
     per_token: float
+    busy: float
     last: dict[str, Any]
 
 
@@ -61,12 +66,18 @@ def serve_bare(words: Sequence[str]) -> None:
             with Sampler(model.package, replace(model.sampling, temperature=0.0)) as sampler:
                 session.eval(asked["ids"])
                 token = sampler.sample(session)
-                start = time.perf_counter()
+                start, busy = time.perf_counter(), busy_seconds(os.getpid())
                 for length in range(1, asked["tokens"]):
                     session.eval((token,))
                     token = sampler.sample(session, reply_length=length)
-                seconds = time.perf_counter() - start
-            print(json.dumps({"per_token": seconds / (asked["tokens"] - 1)}), flush=True)
+                figures = [time.perf_counter() - start, busy_seconds(os.getpid()) - busy]
+            print(json.dumps([figure / (asked["tokens"] - 1) for figure in figures]), flush=True)
+
+
+def busy_seconds(process_id: int) -> float:
+    """What all threads of a process have computed so far."""
+    tasks = Path(f"/proc/{process_id}/task").iterdir()
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
 
 
 @contextmanager
@@ -81,13 +92,14 @@ def bare_loop(words: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
         process.stdin.close()
 
 
-def run_bare(process: subprocess.Popen[str], ids: Sequence[int], tokens: int) -> float:
-    """Seconds per token."""
+def run_bare(process: subprocess.Popen[str], ids: Sequence[int], tokens: int) -> tuple[float, float]:
+    """Seconds per token: the wall's and the processor's."""
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write(json.dumps({"ids": list(ids), "tokens": tokens}) + "\n")
     process.stdin.flush()
-    return float(json.loads(process.stdout.readline())["per_token"])
+    wall, busy = json.loads(process.stdout.readline())
+    return float(wall), float(busy)
 
 
 def run_served(server: ServerProcess, body: dict[str, Any]) -> Timed:
@@ -98,14 +110,22 @@ def run_served(server: ServerProcess, body: dict[str, Any]) -> Timed:
     connection.request("POST", CHAT, text, {"Content-Type": "application/json"})
     answer = connection.getresponse()
     parts = []
+    before = 0.0
     while part := answer.read1(1 << 16):
         parts.append((time.perf_counter(), part))
+        before = before or (busy_seconds(server.process.pid) if b'"content":"' in part else 0.0)
+    after = busy_seconds(server.process.pid)
     connection.close()
     assert answer.status == 200, parts
     arrived = [(moment, chunk) for moment, chunk in _chunks(parts) if _has_text(chunk)]
     (begun, first), (ended, last) = arrived[0], arrived[-1]
     tokens = _generated(last) - _generated(first)
-    return Timed(first=begun - start, per_token=(ended - begun) / max(tokens, 1), last=last)
+    return Timed(
+        first=begun - start,
+        per_token=(ended - begun) / max(tokens, 1),
+        busy=(after - before) / max(tokens, 1),
+        last=last,
+    )
 
 
 def _chunks(parts: list[tuple[float, bytes]]) -> Iterator[tuple[float, dict[str, Any]]]:
@@ -137,15 +157,19 @@ def measure_overhead(server: ServerProcess, words: Sequence[str], tokens: int, r
         run_served(server, body)
         for _ in range(rounds):
             bare.append(run_bare(process, ids, tokens))
-            served.append(run_served(server, body).per_token)
-    middle = statistics.median(bare)
-    return {
-        "bare_ms": 1e3 * middle,
-        "served_ms": 1e3 * statistics.median(served),
-        "overhead": statistics.median(after / before for before, after in zip(bare, served, strict=True)) - 1,
-        "overhead_of_best": min(served) / min(bare) - 1,
-        "spread_of_bare": max(bare) / min(bare) - 1,
-    }
+            timed = run_served(server, body)
+            served.append((timed.per_token, timed.busy))
+    figures: dict[str, float] = {}
+    for name, place in (("wall", 0), ("processor", 1)):
+        before, after = [each[place] for each in bare], [each[place] for each in served]
+        figures |= {
+            f"{name}_bare_ms": 1e3 * statistics.median(before),
+            f"{name}_served_ms": 1e3 * statistics.median(after),
+            f"{name}_overhead": statistics.median(y / x for x, y in zip(before, after, strict=True)) - 1,
+            f"{name}_overhead_of_best": min(after) / min(before) - 1,
+            f"{name}_spread_of_bare": max(before) / min(before) - 1,
+        }
+    return figures
 
 
 def measure_turns(server: ServerProcess, rounds: int) -> dict[str, float]:
