@@ -17,7 +17,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _KV_TYPES = ("f32", "bf16", "fp16", "fp8", "int8")
 _EXIT_CODES = """exit codes:
   0 ok   1 internal error   2 usage   4 checkpoint or package missing, damaged or unsupported
-  5 not enough memory or disk   9 engine could not load   10 engine failed   130 interrupted"""
+  5 not enough memory or disk   8 signature   9 engine could not load   10 engine failed   130 interrupted"""
 
 Command = Callable[[argparse.Namespace], int | None]
 """Returns the exit code where it is not 0 although nothing went wrong."""
@@ -76,6 +76,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_fidelity(commands.add_parser("fidelity", help="measure how far packages are from their checkpoint"))
     _add_bench(commands.add_parser("bench", help="measure prefill and decode"))
     _add_bundle(commands.add_parser("bundle", help="build the portable program"))
+    _add_finalize(commands.add_parser("finalize", help="make a release folder of program and package"))
+    _add_verify(commands.add_parser("verify", help="check a release folder"))
     return parser
 
 
@@ -298,6 +300,18 @@ def _add_bundle(parser: argparse.ArgumentParser) -> None:
     parser.description = "Builds mindnano-infer as one file for x86-64 or arm64 Linux; what is there already is kept."
     add_options(parser, demo=_DEMO)
     parser.set_defaults(command=run)
+
+
+def _add_finalize(parser: argparse.ArgumentParser) -> None:
+    from release.release_cli import add_finalize
+
+    add_finalize(parser, demo=_DEMO)
+
+
+def _add_verify(parser: argparse.ArgumentParser) -> None:
+    from release.release_cli import add_verify
+
+    add_verify(parser)
 
 
 def _add_engine(parser: argparse.ArgumentParser, *, kv_default: str) -> None:

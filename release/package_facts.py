@@ -1,0 +1,227 @@
+"""What a release says of its weights, taken from the package itself: sizes, digests, provenance, a known answer."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any, Final
+
+from launcher.engine import Engine, Package, Session
+from launcher.engine_types import EngineOptions, KvType, ModelConfig, Section, SessionOptions, TensorInfo
+from launcher.errors import PackageError
+from launcher.integrity.model_info import BaseModel, KnownAnswer, PackageFile, Quantization
+from launcher.progress import Progress
+from release.tensors import GROUP_MTP
+
+PROMPT: Final = "1, 2, 3, 4,"
+ANSWER_TOKENS: Final = 3
+_REVISION: Final = re.compile(r"[0-9a-f]{40}")
+_REPOSITORY: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceFile:
+    """A file that the weights were converted from. `bytes` is its length."""
+
+    path: str
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackageFacts:
+    """A package.
+
+    Attributes:
+        path: the file.
+        size: its bytes.
+        name: of the model, as its metadata has it.
+        created_by: program and version that converted it.
+        licence: of the weights, as its metadata has it, or None.
+        base: repository and revision that it was made from, None where it was made from none.
+        sources: files that it was converted from.
+        config: dimensions.
+        quantization: recipe, digest of the recipe as it was carried out, and digest of the calibration.
+        layouts: number of values by layout of the tensors.
+        architecture: the first of the features that the package asks for.
+        shapes: sizes by name.
+        has_mtp: whether it holds the MTP layer.
+        tokenizer_sha256, template_sha256: digests of sections.
+    """
+
+    path: Path
+    size: int
+    name: str
+    created_by: str
+    licence: str | None
+    base: BaseModel | None
+    sources: tuple[SourceFile, ...]
+    config: ModelConfig
+    quantization: Quantization
+    layouts: Mapping[str, int]
+    architecture: str
+    shapes: Mapping[str, int]
+    has_mtp: bool
+    tokenizer_sha256: str
+    template_sha256: str
+
+    def file(self, name: str, sha256: str) -> PackageFile:
+        """The package as a release calls it. `sha256` is that of the whole file."""
+        return PackageFile(path=name, size=self.size, sha256=sha256)
+
+
+def read_package_facts(path: Path, *, label: str = "the package") -> tuple[PackageFacts | None, list[str]]:
+    """Reads a package and hashes every section and tensor of it.
+
+    Returns:
+        What it says, or None and everything that is missing or wrong, one sentence each.
+
+    Raises:
+        EngineError: the engine could not be loaded.
+        ResourceError: there is not enough memory.
+    """
+    if not path.is_file():
+        return None, [f"{label}: there is no file {path}"]
+    try:
+        with Package(path) as package:
+            size = path.stat().st_size
+            with Progress(f"Checking {path.name}", size) as progress:
+                package.verify(lambda done, total: progress.update(done * size // max(total, 1)))
+            facts, gaps = _facts(path, package)
+            return facts, [f"{label}: {path}: {gap}" for gap in gaps]
+    except PackageError as error:
+        return None, [f"{label}: {error.message}"]
+
+
+def ask(path: Path, prompt: tuple[int, ...] | None = None) -> KnownAnswer:
+    """What the weights say at temperature 0, computed by the engine.
+
+    Args:
+        prompt: token ids; by default those of a fixed text.
+
+    Raises:
+        MindnanoError: as the engine says.
+    """
+    with Package(path) as package:
+        ids = tuple(package.tokenize(PROMPT)) if prompt is None else prompt
+        options = SessionOptions(context=len(ids) + ANSWER_TOKENS, kv_type=KvType.F32)
+        with Engine(package, EngineOptions()) as engine, Session(engine, options) as session:
+            found: list[int] = []
+            step = ids
+            for _ in range(ANSWER_TOKENS):
+                session.eval(step)
+                logits = session.logits()
+                found.append(max(range(package.config.token_count), key=logits.__getitem__))
+                step = (found[-1],)
+    return KnownAnswer(prompt=ids, continuation=tuple(found))
+
+
+def _facts(path: Path, package: Package) -> tuple[PackageFacts | None, list[str]]:
+    metadata = _metadata(package)
+    gaps: list[str] = []
+    name = metadata.get("name")
+    if not isinstance(name, str) or not name:
+        gaps.append("its metadata names no model; convert it again with --name")
+    template = package.section(Section.CHAT_TEMPLATE)
+    if template is None:
+        gaps.append("it has no chat template")
+    base, fault = _base(metadata)
+    gaps += [fault] if fault else []
+    quantization = metadata.get("quantization")
+    recipe = quantization.get("recipe") if isinstance(quantization, dict) else None
+    if not isinstance(quantization, dict) or not isinstance(recipe, str):
+        gaps.append("its metadata names no recipe")
+    if gaps:
+        return None, gaps
+    assert isinstance(quantization, dict)
+    assert template is not None
+    tensors = package.tensors()
+    calibration = quantization.get("calibration")
+    licence = metadata.get("license")
+    facts = PackageFacts(
+        path=path,
+        size=path.stat().st_size,
+        name=str(name),
+        created_by=str(metadata.get("created_by") or "unknown"),
+        licence=licence if isinstance(licence, str) and licence else None,
+        base=base,
+        sources=_sources(metadata),
+        config=package.config,
+        quantization=Quantization(
+            recipe=str(recipe),
+            recipe_sha256=_recipe_sha256(str(recipe), tensors),
+            calibration_sha256=calibration if isinstance(calibration, str) else None,
+        ),
+        layouts=_layouts(tensors),
+        architecture=(package.section(Section.FEATURES) or b"").decode().split()[0],
+        shapes=_shapes(package.config, tensors),
+        has_mtp=package.has_mtp,
+        tokenizer_sha256=hashlib.sha256(package.section(Section.TOKENIZER) or b"").hexdigest(),
+        template_sha256=hashlib.sha256(template).hexdigest(),
+    )
+    return facts, []
+
+
+def _metadata(package: Package) -> dict[str, Any]:
+    try:
+        metadata = json.loads(package.section(Section.METADATA) or b"")
+    except (ValueError, RecursionError) as error:
+        raise PackageError("package-damaged", f"the metadata section is not valid JSON: {error}") from error
+    if not isinstance(metadata, dict):
+        raise PackageError("package-damaged", "the metadata section is not a JSON object")
+    return metadata
+
+
+def _base(metadata: Mapping[str, Any]) -> tuple[BaseModel | None, str]:
+    """The base model; and what is wrong where only half of it is said."""
+    source = metadata.get("source")
+    source = source if isinstance(source, dict) else {}
+    repository, revision = source.get("repository"), source.get("revision")
+    if repository is None and revision is None:
+        return None, ""
+    if not isinstance(repository, str) or not _REPOSITORY.fullmatch(repository):
+        return None, f"its metadata names the base model {repository!r}, expected ORGANISATION/NAME"
+    if not isinstance(revision, str) or not _REVISION.fullmatch(revision):
+        return None, f"its metadata names the revision {revision!r} of {repository}, expected all 40 digits"
+    return BaseModel(repository=repository, revision=revision), ""
+
+
+def _sources(metadata: Mapping[str, Any]) -> tuple[SourceFile, ...]:
+    source = metadata.get("source")
+    files = source.get("files") if isinstance(source, dict) else None
+    return tuple(
+        SourceFile(path=str(file["path"]), bytes=int(file["bytes"]), sha256=str(file["sha256"]))
+        for file in (files if isinstance(files, list) else [])
+        if isinstance(file, dict) and {"path", "bytes", "sha256"} <= file.keys()
+    )
+
+
+def _recipe_sha256(recipe: str, tensors: list[TensorInfo]) -> str:
+    """Digest of the recipe as it was carried out: its name and the layout of every tensor, in the order of names."""
+    lines = sorted(f"{tensor.name} {tensor.dtype.name}\n" for tensor in tensors)
+    return hashlib.sha256("".join([f"{recipe}\n", *lines]).encode()).hexdigest()
+
+
+def _layouts(tensors: list[TensorInfo]) -> Mapping[str, int]:
+    found: dict[str, int] = {}
+    for tensor in tensors:
+        found[tensor.dtype.name] = found.get(tensor.dtype.name, 0) + prod(tensor.shape)
+    return dict(sorted(found.items(), key=lambda entry: (-entry[1], entry[0])))
+
+
+def _shapes(config: ModelConfig, tensors: list[TensorInfo]) -> Mapping[str, int]:
+    return {
+        "layers": config.layer_count,
+        "hidden": config.hidden_size,
+        "heads": config.head_count,
+        "experts": config.expert_count,
+        "experts_per_token": config.experts_per_token,
+        "vocabulary": config.vocab_size,
+        "parameters": sum(prod(tensor.shape) for tensor in tensors),
+        "mtp_parameters": sum(prod(tensor.shape) for tensor in tensors if tensor.group == GROUP_MTP),
+    }
