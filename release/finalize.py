@@ -27,12 +27,13 @@ from release import provenance, release_bom, release_card
 from release.checkout import Checkout
 from release.fidelity_report import SCHEMA as FIDELITY
 from release.fidelity_report import markdown
-from release.output import check_output_folder, partial_folder, require_free_space
+from release.output import check_output_folder, require_free_space
 from release.package_facts import PackageFacts, ask, read_package_facts
 from release.program_facts import NAME as PROGRAM
 from release.program_facts import ProgramFacts, read_program
 from release.release_bom import ReleaseFacts, release_bill
 from release.release_card import CardFacts, render_card
+from release.release_folder import new_folder
 from release.release_layout import (
     BASE_LICENCE,
     LICENCE,
@@ -119,7 +120,7 @@ def finalize(options: FinalizeOptions) -> Path:
     check_output_folder(options.output, marker=manifest.FILE_NAME, force=False)
     inputs = _inputs(options)
     require_free_space(options.output, inputs.program.size + inputs.package.size + (4 << 20))
-    with partial_folder(options.output, marker=manifest.FILE_NAME, force=False) as folder:
+    with new_folder(options.output) as folder:
         _Writer(folder, options, inputs).write()
         keys = () if options.key is None else (options.key.public(),)
         report = verify(VerifyOptions(folder=folder, keys=keys or inputs.program.publisher.keys))

@@ -74,7 +74,9 @@ def read_secret_key(path: Path, ask: AskPassword) -> SecretKey:
         stream = _derive(ask(), salt, operations, memory)
         secret = bytes(one ^ other for one, other in zip(secret, stream, strict=True))
     identifier, seed, point, checksum = _SECRET.unpack(secret)
-    if hashlib.blake2b(algorithm + identifier + seed + point, digest_size=32).digest() != checksum:
+    expected = hashlib.blake2b(algorithm + identifier + seed + point, digest_size=32).digest()
+    # `minisign -G -W`, without a password, leaves the checksum empty.
+    if checksum != expected and (derivation == b"Sc" or any(checksum)):
         raise TrustError(
             "secret-key-locked",
             f"{path}: the password is wrong" if derivation == b"Sc" else f"{path}: the key is damaged",
@@ -91,6 +93,7 @@ def sign(data: bytes, key: SecretKey, comment: str) -> bytes:
 
     Raises:
         UsageError: the package `cryptography` is not installed.
+        TrustError: the key is damaged.
     """
     try:
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -101,6 +104,12 @@ def sign(data: bytes, key: SecretKey, comment: str) -> bytes:
             hint='install it, or sign both lists by hand: minisign -Sm SHA256SUMS -s KEY -t "MODEL VERSION"',
         ) from error
     secret = Ed25519PrivateKey.from_private_bytes(key.seed)
+    if secret.public_key().public_bytes_raw() != key.point:
+        raise TrustError(
+            "secret-key-damaged",
+            f"the two halves of key {key.public().name} do not belong together",
+            hint="take a copy",
+        )
     signature = secret.sign(hashlib.blake2b(data, digest_size=64).digest())
     trusted = comment.encode()
     lines = (
