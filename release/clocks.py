@@ -62,7 +62,7 @@ def is_pinnable_device(name: str) -> bool:
 def plan(system: SystemView) -> tuple[Setting, ...]:
     """What locks CPU, NPU and DDR to their maximum, in the order of writing.
 
-    The upper limit comes before the lower one, so that the lower one never exceeds it; undone in reverse this holds too.
+    The upper limit comes before the lower one, which must never exceed it; undone in reverse this holds as well.
     """
     found: list[Setting] = []
     for policy in system.names(CPU_POLICIES):
