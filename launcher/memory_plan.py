@@ -14,11 +14,13 @@ from launcher.system import SystemView
 
 RUNTIME_TERM: Final = "runtime"
 PROMPT_TERM: Final = "prompt_text"
+GRAMMAR_TERM: Final = "grammar"
 # Measured on x86-64 with CPython 3.11, see docs/memory.md.
 _PROGRAM: Final = 25 << 20  # resident once the launcher is imported; only where this process cannot be measured
 _LINE_EDITOR: Final = 10 << 20  # what a chat on a terminal imports and `--list-contexts` does not
 _WORKING: Final = 1 << 20  # stacks of threads, arenas, file buffers
 _SAMPLER_BYTES: Final = 16  # for each id of the tokenizer
+_GRAMMAR_BYTES: Final = 800  # for each id: the vocabulary as the library for constrained replies keeps it
 _PROMPT_BYTES: Final = 128  # for each token of a full context: text, ids, the engine's copy of them
 
 
@@ -57,10 +59,14 @@ def _is_number(word: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runtime:
-    """The program without package and session: what is resident, and whether more is still to be imported; bytes."""
+    """The program without package and session: what is resident, and whether more is still to be imported; bytes.
+
+    `constrains`: it will also hold what constrained replies need.
+    """
 
     resident: int
     to_import: int
+    constrains: bool = False
 
     @classmethod
     def typical(cls) -> Self:
@@ -80,9 +86,12 @@ class Runtime:
         idle = self.resident + self.to_import + _WORKING
         full = idle + config.token_count * _SAMPLER_BYTES
         prompt = context * _PROMPT_BYTES
+        grammar = config.token_count * _GRAMMAR_BYTES
+        constraining = (PlanTerm(name=GRAMMAR_TERM, bytes=grammar, idle=grammar, full=grammar),)
         return (
             PlanTerm(name=RUNTIME_TERM, bytes=full, idle=idle, full=full),
             PlanTerm(name=PROMPT_TERM, bytes=prompt, idle=0, full=prompt),
+            *(constraining if self.constrains else ()),
         )
 
 

@@ -250,6 +250,7 @@ def open_model(
     texts: Catalogue,
     *,
     is_stopped: Callable[[], bool] = lambda: False,
+    prepare_grammar: Callable[[Package], None] | None = None,
 ) -> Iterator[OpenModel]:
     """Opens the package verified, loads the weights and closes it all afterwards.
 
@@ -257,12 +258,13 @@ def open_model(
 
     Args:
         is_stopped: asked while the weights are loaded.
+        prepare_grammar: makes ready what constrained replies need, which the plan counts; None where there are none.
 
     Raises:
         EngineError, PackageError, ResourceError, UsageError: what is missing or does not fit.
         Cancelled: `is_stopped` said so.
     """
-    runtime = Runtime.measured(system, complete=True)
+    runtime = replace(Runtime.measured(system, complete=True), constrains=prepare_grammar is not None)
     with _open_verified(options, environ, texts) as package:
         metadata = metadata_of(package)
         template = template_of(package, metadata)
@@ -276,6 +278,8 @@ def open_model(
         plan = plan_process(package, engine_options(options), wanted, runtime)
         with Engine(package, engine_options(options)) as engine, Session(engine, wanted) as session:
             preloaded = _load(engine, plan, memory, texts, is_stopped)
+            if prepare_grammar is not None:
+                prepare_grammar(package)
             yield OpenModel(
                 name=model_name(metadata, package.path),
                 metadata=metadata,

@@ -41,13 +41,19 @@ class Generation:
 
 @contextmanager
 def open_generation(
-    model: OpenModel, options: Options, *, created: int, report: Callable[[MindnanoError], None]
+    model: OpenModel,
+    options: Options,
+    grammar: GrammarFactory,
+    *,
+    created: int,
+    report: Callable[[MindnanoError], None],
 ) -> Iterator[Generation]:
     """Starts the generation thread; at the end it is stopped without waiting for anything.
 
     Args:
         model: open and loaded.
         options: the options.
+        grammar: makes the constraints of replies.
         created: now, in seconds since 1970.
         report: told what is wrong with saved sessions.
 
@@ -72,7 +78,7 @@ def open_generation(
     try:
         yield Generation(
             model=model,
-            served=_served(model, options, created=created, fingerprint=fingerprint(package)),
+            served=_served(model, options, grammar, created=created, fingerprint=fingerprint(package)),
             scheduler=scheduler,
             store=store,
         )
@@ -123,7 +129,9 @@ def served_id(name: str, metadata: Mapping[str, object]) -> str:
     return name
 
 
-def _served(model: OpenModel, options: Options, *, created: int, fingerprint: str) -> ServedModel:
+def _served(
+    model: OpenModel, options: Options, grammar: GrammarFactory, *, created: int, fingerprint: str
+) -> ServedModel:
     package, wanted = model.package, model.session.options
     return ServedModel(
         id=served_id(model.name, model.metadata),
@@ -140,7 +148,7 @@ def _served(model: OpenModel, options: Options, *, created: int, fingerprint: st
         stop_ids=frozenset(package.config.stop_ids),
         checkpoints=wanted.checkpoints,
         fingerprint=fingerprint,
-        grammar=GrammarFactory(package),
+        grammar=grammar,
         facts={
             "name": model.name,
             "context": wanted.context,

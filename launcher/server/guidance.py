@@ -1,6 +1,6 @@
 """The binding to llguidance, the library that knows which tokens a grammar allows next.
 
-Nothing else imports it, and it is imported when the first constraint is asked for.
+Nothing else imports it. A server does so before it plans its memory, else the first constraint does.
 """
 
 from __future__ import annotations

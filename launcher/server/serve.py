@@ -22,7 +22,8 @@ from typing import Any, Final, NoReturn
 from launcher import __version__
 from launcher.download.first_start import first_start
 from launcher.download.model_store import find_model
-from launcher.errors import EXIT_SIGHUP, EXIT_SIGINT, EXIT_SIGTERM, MindnanoError
+from launcher.engine import Package
+from launcher.errors import EXIT_SIGHUP, EXIT_SIGINT, EXIT_SIGTERM, MindnanoError, RequestError
 from launcher.event_log import EventLog
 from launcher.memory_plan import read_usage
 from launcher.messages import Catalogue
@@ -30,7 +31,9 @@ from launcher.model import open_log, open_model
 from launcher.options.parse import Options
 from launcher.server.app import Application, Phase, Services, State
 from launcher.server.backend import LoadedBackend
+from launcher.server.constraint import GrammarFactory
 from launcher.server.generation import open_generation
+from launcher.server.guidance import load_library
 from launcher.server.journal import Journal
 from launcher.server.listening import Address, find_address, listening, require_permission
 from launcher.server.notify import notify
@@ -39,6 +42,7 @@ from launcher.server.prometheus import ServerMetrics
 from launcher.server.routes_generation import generation_routes
 from launcher.server.routes_information import OPEN_PATHS, information_routes
 from launcher.server.security import Access, Keyring, own_names, read_keys
+from launcher.server.session_room import conversation_bytes, require_room_to_save
 from launcher.server.tls import server_context
 from launcher.server.web import WebServer, web_server
 from launcher.system import SystemView
@@ -79,6 +83,8 @@ def _plan(options: Options, texts: Catalogue) -> Plan:
     words, is_public = read_keys(options.serving)
     require_permission(address, options, keys=bool(words))
     tls = server_context(options.serving)
+    if options.session_cache_mib == 0:
+        require_room_to_save(options, 0)
     if is_public:
         _say(texts("server-key-file-public", path=options.serving.api_key_file))
     if not address.is_loopback and not words:
@@ -182,18 +188,47 @@ class Server:
     def _load(self, opened: ExitStack) -> LoadedBackend:
         """In a thread of its own: the model with everything around it; `opened` closes it."""
         options = self._options
+        grammars: list[GrammarFactory] = []
+
+        def prepare(package: Package) -> None:
+            grammars.append(GrammarFactory(package))
+            grammars[0].prepare()
+
         model = opened.enter_context(
-            open_model(options, self._environ, self._system, self._texts, is_stopped=self._stop.is_set)
+            open_model(
+                options,
+                self._environ,
+                self._system,
+                self._texts,
+                is_stopped=self._stop.is_set,
+                prepare_grammar=prepare if self._can_constrain() else None,
+            )
         )
+        grammar = grammars[0] if grammars else GrammarFactory(model.package)
         cache = model.session.options.session_cache_bytes
+        require_room_to_save(options, cache)
+        needed = conversation_bytes(model.memory.plan)
+        if 0 < cache < needed:
+            facts = {"cache": cache >> 20, "context": model.session.context, "needed": -(-needed >> 20)}
+            _say(self._texts("server-cache-small", **facts))
         if options.session_cache_mib is None:
             _say(self._texts("server-cache", cache=cache >> 20))
         facts = {"session_cache_bytes": cache}
         self._journal.write("loaded", model.facts() | facts | model.memory.facts())
         generation = opened.enter_context(
-            open_generation(model, options, created=int(time.time()), report=self._report)
+            open_generation(model, options, grammar, created=int(time.time()), report=self._report)
         )
         return LoadedBackend(generation, options, self._system)
+
+    def _can_constrain(self) -> bool:
+        """Loads the library for constrained replies, before the memory plan looks at the process."""
+        try:
+            load_library()
+        except RequestError as error:
+            _say(self._texts("server-no-grammar", reason=error.message))
+            self._journal.write("grammar_unavailable", {"slug": error.slug, "message": error.message})
+            return False
+        return True
 
     def _ready(self, backend: LoadedBackend) -> None:
         card = backend.models()[0]

@@ -211,6 +211,13 @@ def test_the_program_is_measured_where_that_is_possible(tmp_path: Path) -> None:
     assert Runtime.measured(SystemView(root=tmp_path / "none"), complete=True) == Runtime.typical()
 
 
+def test_a_server_is_planned_with_what_constrained_replies_need() -> None:
+    config: Any = Limits(8192, 8192, token_count=157_000)
+    plain, more = (Runtime(resident=0, to_import=0, constrains=constrains) for constrains in (False, True))
+    (added,) = set(more.terms(config, 4096)) - set(plain.terms(config, 4096))
+    assert (added.name, added.idle, added.full) == ("grammar", 157_000 * 800, 157_000 * 800)
+
+
 def plan_for(package: Package, *words: str) -> ProcessPlan:
     options = parse(["--list-contexts", "--demo", *words], {}, [])
     found = context_table(package, "m", options, SystemView()).rows[0].plan

@@ -49,6 +49,10 @@ ERRORS: Final[Mapping[str, tuple[str, str]]] = {
     "unit-secret": ("密钥不能写进所有用户都能读取的 systemd 单元", "改用文件：{hint}"),
     "api-key-file": ("API 密钥文件无效", "每行写一个 API 密钥"),
     "tls-files": ("TLS 证书或私钥无效", "给出 PEM 证书链及其未加密的私钥"),
+    "session-dir-no-cache": (
+        "没有会话缓存，--session-dir 保存不了任何对话",
+        "给它内存，或不保存对话：{hint}",
+    ),
     "host-invalid": ("服务器地址无效", ""),
     "lan-open": (
         "其他机器能使用这个服务，却没有 API 密钥保护",

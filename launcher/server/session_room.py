@@ -1,0 +1,46 @@
+"""Whether the budget for other conversations is of any use: for saving them, and for the largest one."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from launcher.errors import UsageError
+from launcher.memory_plan import ProcessPlan
+from launcher.options.parse import Options
+
+# An export holds all of the session but what a step needs only while it lasts.
+_KEPT: Final = frozenset(
+    {"kv_cache", "mtp_kv_cache", "recurrent_state", "conv_state", "prefix_checkpoints", "timeline", "session"}
+)
+
+
+def conversation_bytes(plan: ProcessPlan) -> int:
+    """What one conversation takes outside the engine when its context is full and every checkpoint is used."""
+    return sum(term.bytes for term in plan.terms if term.name in _KEPT)
+
+
+def require_room_to_save(options: Options, budget: int) -> None:
+    """Checks that conversations can be saved where that is asked for: a save goes by way of the session cache.
+
+    Args:
+        options: the options.
+        budget: bytes of the session cache, chosen or given.
+
+    Raises:
+        UsageError: there is no session cache.
+    """
+    folder = options.serving.session_dir
+    if folder is None or budget > 0:
+        return
+    if options.session_cache_mib is None:
+        reason = "no memory is left for a session cache"
+        ways = "choose a smaller --context, free memory, give --session-cache-mib MIB"
+    else:
+        reason = f"--session-cache-mib is {options.session_cache_mib}"
+        ways = "give --session-cache-mib MIB with room for a conversation"
+    raise UsageError(
+        "session-dir-no-cache",
+        f"--session-dir {folder} would save nothing: conversations are copied into the session cache first, and "
+        f"{reason}",
+        hint=f"{ways}, or leave --session-dir out",
+    )
