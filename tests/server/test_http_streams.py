@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 import requests
 
-from launcher.errors import EngineCrash, RequestError
+from launcher.errors import EngineCrash, InternalError, MindnanoError, RequestError, ResourceError
 from launcher.server.bodies import BodyLimits
 from launcher.server.connections import ConnectionLimits
 from launcher.server.events import Paused, Queued, Reading
@@ -90,6 +90,42 @@ def test_a_failure_in_the_middle_is_an_error_event_without_done(bench: HttpBench
     assert json.loads(data[-1])["error"]["code"] == "engine_internal"
     assert "/secret" not in answer.text
     assert bench.scheduler.cancelled == []
+
+
+def test_a_schema_that_cannot_be_followed_further_ends_the_stream_with_its_error(bench: HttpBench) -> None:
+    def react(job: Job) -> None:
+        job.say('{"a"')
+        job.fail(RequestError("invalid_json_schema", "the schema cannot be followed here: too much work"))
+
+    bench.scheduler.react = react
+    data = data_lines(post(bench, chat_body(stream=True)).text)
+    assert json.loads(data[0])["choices"]
+    error = json.loads(data[-1])["error"]
+    assert (error["code"], error["type"]) == ("invalid_json_schema", "invalid_request_error")
+    whole = post(bench, chat_body())
+    assert (whole.status_code, whole.json()["error"]["code"]) == (400, "invalid_json_schema")
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(
+    "error",
+    [InternalError("internal", "broken at /secret/path"), ResourceError("disk-full", "no room in /secret/path")],
+)
+def test_what_fails_in_the_server_is_answered_without_paths(
+    bench: HttpBench, error: MindnanoError, stream: bool
+) -> None:
+    def fail() -> None:
+        raise error
+
+    bench.backend.planning = fail
+    planned = post(bench, chat_body(stream=stream))
+    bench.backend.planning = lambda: None
+    bench.scheduler.react = lambda job: job.fail(error)
+    made = post(bench, chat_body())
+    for answer in (planned, made):
+        assert answer.status_code == (500 if isinstance(error, InternalError) else 503)
+        assert answer.json()["error"]["type"] == "server_error"
+        assert "/secret" not in answer.text + str(answer.headers)
 
 
 def test_a_refusal_comes_before_the_first_byte_with_its_status(bench: HttpBench) -> None:
