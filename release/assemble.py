@@ -1,10 +1,10 @@
-"""Streams the values of a package tensor from its sources, block by block, so that memory stays small."""
+"""Where the values of a package tensor lie in the checkpoint, piece by piece, so that memory stays small."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -12,18 +12,10 @@ import numpy.typing as npt
 from release.layout import TILE_ROWS
 from release.tensors import Build, PackageTensor
 
-_BLOCK_VALUES = 1 << 20
+_PIECE_VALUES = 1 << 20
 
-Float32Array = npt.NDArray[np.float32]
 Float64Array = npt.NDArray[np.float64]
-
-
-class Reader(Protocol):
-    """Where source values come from: see `release.safetensors_reader.TensorReader`."""
-
-    def read(self, name: str) -> Float32Array: ...
-
-    def rows(self, name: str, start: int, stop: int) -> Float32Array: ...
+Element = TypeVar("Element", bound=np.generic)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,77 +31,61 @@ class Fold:
     columns: Float64Array | None = None
 
 
-def blocks(
-    tensor: PackageTensor,
-    reader: Reader,
-    *,
-    head_shape: tuple[int, int],
-    fold: Fold | None = None,
-) -> Iterator[Float32Array]:
-    """Row blocks of the tensor's matrices in order; each but the last of a matrix has a multiple of 8 rows.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """Some rows of one matrix of a package tensor, and the rows of the checkpoint that hold them.
 
-    A vector or convolution is one block in its own shape.
+    Attributes:
+        source: name of the tensor in the checkpoint.
+        first, last: its rows ``[first, last)``.
+        matrix: index of the package tensor's matrix.
+        row, rows: first row in that matrix, and how many; all but the last piece of a matrix have a multiple of 8.
+        transposed: the stored rows are the columns of the matrix.
+    """
+
+    source: str
+    first: int
+    last: int
+    matrix: int
+    row: int
+    rows: int
+    transposed: bool = False
+
+
+def is_plain(tensor: PackageTensor) -> bool:
+    """Whether the tensor is a vector or a convolution, stored without tiles."""
+    return len(tensor.shape) == 1 or tensor.build is Build.CONVOLUTION
+
+
+def pieces(tensor: PackageTensor, head_shape: tuple[int, int]) -> Iterator[Piece]:
+    """The pieces of a tensor of matrices, in package order.
 
     Args:
         tensor: what to assemble.
-        reader: the checkpoint.
         head_shape: rows of keys and of values per head in kv_b_proj (qk_nope_head_dim, v_head_dim).
-        fold: calibration factors of this tensor.
     """
-    if len(tensor.shape) == 1 or tensor.build is Build.CONVOLUTION:
-        yield _apply_vector(_small(tensor, reader), fold)
-        return
     rows, width = tensor.shape[-2:]
-    step = max(TILE_ROWS, _BLOCK_VALUES // width // TILE_ROWS * TILE_ROWS)
-    for matrix in range(len(tensor.sources) if tensor.build is Build.STACK else _matrices(tensor)):
+    keys, values = head_shape
+    step = max(TILE_ROWS, _PIECE_VALUES // width // TILE_ROWS * TILE_ROWS)
+    for matrix in range(tensor.shape[0] if len(tensor.shape) == 3 else 1):
+        source = tensor.sources[matrix if tensor.build is Build.STACK else 0].name
+        if tensor.build is Build.KEY_HALF:
+            head = matrix * (keys + values)
+            yield Piece(source=source, first=head, last=head + keys, matrix=matrix, row=0, rows=rows, transposed=True)
+            continue
+        offset = matrix * (keys + values) + keys if tensor.build is Build.VALUE_HALF else 0
         for start in range(0, rows, step):
             stop = min(start + step, rows)
-            values = _matrix_rows(tensor, reader, head_shape, matrix, start, stop)
-            yield _apply_matrix(values, fold, matrix, start, stop)
+            yield Piece(
+                source=source,
+                first=offset + start,
+                last=offset + stop,
+                matrix=matrix,
+                row=start,
+                rows=stop - start,
+            )
 
 
-def _matrices(tensor: PackageTensor) -> int:
-    return tensor.shape[0] if len(tensor.shape) == 3 else 1
-
-
-def _small(tensor: PackageTensor, reader: Reader) -> Float32Array:
-    if tensor.build is not Build.CONVOLUTION:
-        return reader.read(tensor.sources[0].name)
-    taps = [reader.read(source.name)[:, 0, :] for source in tensor.sources]
-    return np.ascontiguousarray(np.concatenate(taps).T)
-
-
-def _matrix_rows(
-    tensor: PackageTensor, reader: Reader, head_shape: tuple[int, int], matrix: int, start: int, stop: int
-) -> Float32Array:
-    if tensor.build is Build.STACK:
-        return reader.rows(tensor.sources[matrix].name, start, stop)
-    name = tensor.sources[0].name
-    if tensor.build is Build.COPY:
-        return reader.rows(name, start, stop)
-    keys, values = head_shape
-    first = matrix * (keys + values)
-    if tensor.build is Build.VALUE_HALF:
-        return reader.rows(name, first + keys + start, first + keys + stop)
-    return np.ascontiguousarray(reader.rows(name, first, first + keys).T[start:stop])
-
-
-def _apply_vector(values: Float32Array, fold: Fold | None) -> Float32Array:
-    if fold is None or fold.rows is None:
-        return values
-    return (values * fold.rows).astype(np.float32)
-
-
-def _apply_matrix(values: Float32Array, fold: Fold | None, matrix: int, start: int, stop: int) -> Float32Array:
-    if fold is None:
-        return values
-    wide = values.astype(np.float64)
-    if fold.rows is not None:
-        wide *= _of_matrix(fold.rows, matrix)[start:stop, None]
-    if fold.columns is not None:
-        wide *= _of_matrix(fold.columns, matrix)[None, :]
-    return wide.astype(np.float32)
-
-
-def _of_matrix(factors: Float64Array, matrix: int) -> Float64Array:
-    return factors[matrix] if factors.ndim == 2 else factors
+def of_matrix(factors: npt.NDArray[Element] | None, matrix: int) -> npt.NDArray[Element] | None:
+    """The factors of one matrix out of those that all share, ``[m]``, or that are given for each, ``[n, m]``."""
+    return factors[matrix] if factors is not None and factors.ndim == 2 else factors

@@ -17,6 +17,10 @@ of another one.
 | `attention.dense.weight` | [heads x v_head_dim] | rows of v_b | dense |
 | `mlp.down_proj.weight`, `mlp.shared_experts.down_proj.weight` | [inner] | rows of up | down |
 | `mlp.experts.down_proj.weight` | [experts, inner] | rows of up | down |
+
+An entry `NAME.importance` belongs to the matrix NAME of the package. It has one weight per column, [K] or [n, K], for
+the squared errors in the search for scales: the mean square of what the column is multiplied with in the unfolded
+model. Only the proportions within a matrix count.
 """
 
 from __future__ import annotations
@@ -30,11 +34,14 @@ import numpy as np
 import numpy.typing as npt
 
 from launcher.errors import PackageError
-from release.assemble import Fold
+from release.assemble import Fold, is_plain
 from release.safetensors_reader import TensorReader, read_header
 from release.tensors import GROUP_MTP, PackageTensor
 
+Float32Array = npt.NDArray[np.float32]
 Float64Array = npt.NDArray[np.float64]
+
+_IMPORTANCE = ".importance"
 
 _KDA_INPUTS = ("q_proj", "k_proj", "v_proj", "f_proj", "g_proj", "b_proj")
 _MLA_INPUTS = ("q_a_proj", "q_proj", "kv_a_proj_with_mqa", "g_proj")
@@ -54,10 +61,14 @@ _POST_INPUTS = tuple(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """SHA-256 of the scales file in hex, and the factors of every tensor that it touches."""
+    """SHA-256 of the scales file in hex, and the factors and weights of every tensor that it touches.
+
+    `importance` is float32, ``[K]`` or ``[n, K]``, its mean 1 in every matrix.
+    """
 
     sha256: str
     folds: Mapping[str, Fold]
+    importance: Mapping[str, Float32Array]
 
 
 def read_calibration(path: Path, tensors: Sequence[PackageTensor]) -> Calibration:
@@ -68,13 +79,41 @@ def read_calibration(path: Path, tensors: Sequence[PackageTensor]) -> Calibratio
     """
     header = read_header(path)
     folder = _Folder(tensors)
+    weights: dict[str, Float64Array] = {}
     with TensorReader(header) as reader:
         for name in sorted(header):
             scales = reader.read(name).astype(np.float64)
+            if name.endswith(_IMPORTANCE):
+                weights[name.removesuffix(_IMPORTANCE)] = scales
+                continue
             if not (scales > 0).all():
                 raise _refused(name, "holds a scale that is not positive")
             folder.fold(name, scales)
-    return Calibration(sha256=hashlib.sha256(path.read_bytes()).hexdigest(), folds=folder.folds)
+    return Calibration(
+        sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
+        folds=folder.folds,
+        importance=_importance(weights, {tensor.name: tensor for tensor in tensors}, folder.folds),
+    )
+
+
+def _importance(
+    weights: Mapping[str, Float64Array], tensors: Mapping[str, PackageTensor], folds: Mapping[str, Fold]
+) -> dict[str, Float32Array]:
+    """Checks weights, moves them to what is left of the columns after folding, and gives them the mean 1."""
+    found = {}
+    for name, given in weights.items():
+        if name not in tensors or is_plain(tensors[name]):
+            raise _refused(f"{name}{_IMPORTANCE}", "does not belong to a matrix of the package")
+        shape = tensors[name].shape
+        if given.shape not in {shape[-1:], (*shape[:-2], shape[-1])}:
+            raise _refused(f"{name}{_IMPORTANCE}", f"has shape {list(given.shape)} instead of {[shape[-1]]}")
+        columns = folds.get(name, Fold()).columns
+        values = given if columns is None else given / columns**2
+        mean = values.mean(axis=-1, keepdims=True)
+        if not (given >= 0).all() or not (mean > 0).all():
+            raise _refused(f"{name}{_IMPORTANCE}", "holds a negative weight, or a matrix without any weight")
+        found[name] = (values / mean).astype(np.float32)
+    return found
 
 
 class _Folder:
@@ -162,5 +201,6 @@ def _refused(name: str, problem: str) -> PackageError:
     return PackageError(
         "calibration-invalid",
         f"calibration scales: {name} {problem}",
-        hint="Scales go under a norm, under attention.dense.weight or under a down_proj.weight of the package.",
+        hint="Scales go under a norm, under attention.dense.weight or under a down_proj.weight of the package;"
+        " weights under the name of a matrix with .importance.",
     )

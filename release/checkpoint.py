@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Event, Lock
 from typing import Any
 
 from launcher.errors import PackageError
@@ -44,13 +46,27 @@ class Checkpoint:
         """Bytes of all files that the package is made from."""
         return sum((self.folder / name).stat().st_size for name in self.file_names)
 
-    def hash_files(self, advance: Callable[[int], None]) -> tuple[SourceFile, ...]:
-        """Size and SHA-256 of every file, in order of name; `advance` receives the bytes read.
+    def hash_files(self, advance: Callable[[int], None], *, threads: int = 1) -> tuple[SourceFile, ...]:
+        """Size and SHA-256 of every file, in order of name; `advance` receives the bytes read, one call at a time.
 
         Raises:
             PackageError: a file cannot be read.
         """
-        return tuple(_hash_file(self.folder, name, advance) for name in self.file_names)
+        lock = Lock()
+        stopped = Event()
+
+        def advance_alone(count: int) -> None:
+            if stopped.is_set():
+                raise CancelledError
+            with lock:
+                advance(count)
+
+        with ThreadPoolExecutor(threads) as pool:
+            try:
+                return tuple(pool.map(lambda name: _hash_file(self.folder, name, advance_alone), self.file_names))
+            except BaseException:
+                stopped.set()  # an interrupt does not wait for the rest of a long file
+                raise
 
 
 def open_checkpoint(folder: Path) -> Checkpoint:
@@ -174,13 +190,14 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 def _hash_file(folder: Path, name: str, advance: Callable[[int], None]) -> SourceFile:
     digest = hashlib.sha256()
+    buffer = memoryview(bytearray(_HASH_CHUNK))
     size = 0
     try:
         with (folder / name).open("rb", buffering=0) as file:
-            while chunk := file.read(_HASH_CHUNK):
-                digest.update(chunk)
-                size += len(chunk)
-                advance(len(chunk))
+            while count := file.readinto(buffer):
+                digest.update(buffer[:count])
+                size += count
+                advance(count)
     except OSError as error:
         raise PackageError("checkpoint-unreadable", f"cannot read {folder / name}: {error.strerror}") from error
     return SourceFile(path=name, bytes=size, sha256=digest.hexdigest())

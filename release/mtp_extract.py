@@ -12,12 +12,12 @@ from typing import BinaryIO, Final
 from launcher.engine_types import Dtype, ModelConfig, Section, TensorInfo
 from launcher.errors import PackageError, UsageError
 from launcher.progress import Progress
-from release.assemble import Float32Array, blocks
 from release.checkpoint import Checkpoint, SourceFile, open_checkpoint
 from release.config import FEATURES, check_supported, config_section, parse_config_section, read_config
+from release.encoding import Encoded, Task, encoding_jobs
 from release.l3r import plan_file, write_file
 from release.l3r_reader import SIDECAR_FORMAT, PackageFile, damaged_tensors, hash_tensors, read_package, tensor_copier
-from release.layout import encode, tensor_bytes
+from release.layout import tensor_bytes
 from release.mtp import (
     check_same_dimensions,
     metadata_section,
@@ -31,7 +31,6 @@ from release.mtp import (
 )
 from release.mtp_record import Donor, MtpRecord, Trunk, read_record, trunk_of
 from release.output import partial_file, require_free_space
-from release.quantization import GroupFormat, ScaleOverflow
 from release.quantize import CREATED_BY
 from release.recipe import RECIPES
 from release.safetensors_reader import TensorLocation, TensorReader
@@ -183,8 +182,9 @@ def _from_checkpoint(options: ExtractOptions, trunk: PackageFile | None) -> None
         ):
             for index, (item, offset) in enumerate(zip(planned, plan.tensor_offsets, strict=True)):
                 file.seek(offset)
-                values = blocks(item.tensor, reader, head_shape=head_shape)
-                digest = _convert(file, item, values, recipe.formats, progress.advance)
+                task = Task(tensor=item.tensor, dtype=item.dtype, group_format=recipe.formats.get(item.dtype))
+                jobs = encoding_jobs(task, reader, head_shape=head_shape)
+                digest = _convert(file, jobs, progress.advance)
                 infos[index] = _info(item, digest)
         # Digests have the length of the zeros that stood for them, so everything keeps its place.
         sections = _sections(config_section(config), _features(), record, infos)
@@ -257,26 +257,13 @@ def _finish(file: BinaryIO, output: Path) -> None:
     refuse_existing(output)
 
 
-def _convert(
-    file: BinaryIO,
-    item: _Planned,
-    values: Iterator[Float32Array],
-    formats: Mapping[Dtype, GroupFormat],
-    advance: Callable[[int], None],
-) -> bytes:
+def _convert(file: BinaryIO, jobs: Iterator[Callable[[], Encoded]], advance: Callable[[int], None]) -> bytes:
     digest = hashlib.sha256()
-    for block in values:
-        try:
-            data = encode(item.dtype, block, formats=formats)
-        except (ScaleOverflow, OverflowError) as error:
-            raise PackageError(
-                "tensor-too-large",
-                f"tensor {item.tensor.name} cannot be stored as {item.dtype.name}: {error}",
-                hint="Use --recipe f32, or check the checkpoint.",
-            ) from error
-        digest.update(data)
-        file.write(data)
-        advance(len(data))
+    for job in jobs:
+        data = job().data
+        digest.update(data.data)
+        file.write(data.data)
+        advance(data.nbytes)
     return digest.digest()
 
 

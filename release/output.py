@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import tempfile
@@ -10,10 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from launcher.errors import MindnanoError, ResourceError, UsageError
+from launcher.errors import MindnanoError, PackageError, ResourceError, UsageError
 from launcher.progress import format_bytes
 
 _RESERVE_BYTES = 16 * 1024 * 1024
+_UNWRITABLE = "output-unwritable"
 
 
 def require_free_space(path: Path, needed: int) -> None:
@@ -97,6 +99,57 @@ def partial_folder(path: Path, *, marker: str, force: bool) -> Iterator[Path]:
             raise
 
 
+@contextmanager
+def resumable_folder(path: Path, *, marker: str, force: bool) -> Iterator[Path]:
+    """A folder to fill that gets its name only when the block ends without an error.
+
+    Until then it is `path` with `.partial`. A block that fails for what it reads (PackageError) loses it; after any
+    other end, of the process as well, the next block finds in it what is there. Only one process at a time fills it.
+
+    Args:
+        path: the final name.
+        marker: a file that only a result of ours has; with `force`, a folder that has it is replaced.
+        force: replace an earlier result.
+
+    Raises:
+        UsageError: the folder exists and is not empty, unless it is an earlier result and `force` is on; or another
+            process is filling it.
+        ResourceError: it cannot be written.
+    """
+    check_output_folder(path, marker=marker, force=force)
+    partial = path.with_name(path.name + ".partial")
+    hint = f"Free some space or check permissions, then run the same command again: it goes on with {partial}."
+    with writing(path, hint=hint):
+        partial.mkdir(parents=True, exist_ok=True)
+        with _locked(partial):
+            try:
+                yield partial
+                _exchange(partial, path)
+            except PackageError:
+                shutil.rmtree(partial, ignore_errors=True)
+                raise
+            except ResourceError as error:
+                if error.slug != _UNWRITABLE:
+                    raise
+                raise ResourceError(_UNWRITABLE, error.message, hint=hint) from error
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Keeps the folder for this process; the lock goes with the process."""
+    handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise UsageError(
+                "output-busy", f"another process is writing {folder}", hint="Wait for it, or give another folder."
+            ) from error
+        yield
+    finally:
+        os.close(handle)
+
+
 def _exchange(partial: Path, path: Path) -> None:
     """Gives `partial` the name `path`. An earlier result goes only when the new one has its name, since deleting takes
     time and may be interrupted.
@@ -121,10 +174,10 @@ def _exchange(partial: Path, path: Path) -> None:
 
 
 def check_output_folder(path: Path, *, marker: str, force: bool) -> None:
-    """Refuses, before any work, a folder that `partial_folder` would not replace.
+    """Refuses, before any work, a folder that `partial_folder` and `resumable_folder` would not replace.
 
     Raises:
-        UsageError: as for `partial_folder`.
+        UsageError: it is not empty, unless it is an earlier result and `force` is on.
     """
     if not path.exists():
         return
@@ -140,7 +193,7 @@ def check_output_folder(path: Path, *, marker: str, force: bool) -> None:
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[None]:
+def writing(path: Path, *, hint: str = "Check free space and permissions.") -> Iterator[None]:
     """Turns failures of the file system inside the block into errors that name `path`."""
     try:
         yield
@@ -148,9 +201,9 @@ def writing(path: Path) -> Iterator[None]:
         raise
     except OSError as error:
         raise ResourceError(
-            "output-unwritable",
+            _UNWRITABLE,
             f"cannot write {path}: {error.strerror}",
-            hint="Check free space and permissions.",
+            hint=hint,
         ) from error
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from release.l3r import SectionPart, TensorPart, plan_file, write_file
 from release.layout import tensor_bytes
 from release.manifest import Manifest, SectionAsset, TensorAsset, read_manifest
 from release.output import partial_file, require_free_space
+from release.stages import Stage, Stages, peak_memory, stage_table
 from release.tensors import GROUP_MTP, package_tensors
 
 _CHUNK: Final = 1 << 20
@@ -31,8 +33,38 @@ class PackOptions:
     force: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackReport:
+    """What writing a package took: largest resident memory and size of the file in bytes, and the stages."""
+
+    bytes: int
+    peak: int
+    stages: tuple[Stage, ...]
+
+    def to_json(self) -> str:
+        """One JSON document."""
+        document = {
+            "schema": "mindnano-pack-report",
+            "version": 1,
+            "bytes": self.bytes,
+            "peak_memory_bytes": self.peak,
+            "stages": [stage.to_json() for stage in self.stages],
+        }
+        return json.dumps(document, indent=1) + "\n"
+
+    def to_text(self) -> str:
+        """A table."""
+        return "\n".join([*stage_table(self.stages, self.peak), f"package {self.bytes:,} bytes"])
+
+
 def pack(options: PackOptions) -> Path:
-    """Writes the package, checking every asset's SHA-256 on the way; equal assets give equal bytes.
+    """Writes the package and returns its path; see `pack_with_report`."""
+    pack_with_report(options)
+    return options.output
+
+
+def pack_with_report(options: PackOptions) -> PackReport:
+    """Writes the package from front to back, checking every asset's SHA-256; equal assets give equal bytes.
 
     Raises:
         UsageError: the manifest does not exist, or the output does.
@@ -62,9 +94,14 @@ def pack(options: PackOptions) -> Path:
     )
     require_free_space(options.output, plan.file_bytes)
     total = sum(asset.bytes for asset in _assets(manifest))
-    with partial_file(options.output, force=options.force) as file, Progress("Packing", total) as progress:
+    stages = Stages()
+    with (
+        stages.measure("packing", total),
+        partial_file(options.output, force=options.force) as file,
+        Progress("Packing", total) as progress,
+    ):
         write_file(file, plan, _writers(folder, manifest, progress.advance))
-    return options.output
+    return PackReport(bytes=plan.file_bytes, peak=peak_memory(), stages=stages.finish())
 
 
 def _assets(manifest: Manifest) -> list[SectionAsset | TensorAsset]:
@@ -120,13 +157,14 @@ def _copier(
     def copy(target: BinaryIO) -> None:
         path = folder / asset.path
         digest = hashlib.sha256()
+        buffer = memoryview(bytearray(_CHUNK))
         copied = 0
         with path.open("rb", buffering=0) as source:
-            while chunk := source.read(_CHUNK):
-                digest.update(chunk)
-                target.write(chunk)
-                copied += len(chunk)
-                advance(len(chunk))
+            while count := source.readinto(buffer):
+                digest.update(buffer[:count])
+                target.write(buffer[:count])
+                copied += count
+                advance(count)
         if copied != asset.bytes or digest.hexdigest() != asset.sha256:
             raise _changed(path, "its SHA-256 is not the one in the manifest")
 

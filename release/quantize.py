@@ -1,29 +1,39 @@
-"""`mindnano quantize`: from a checkpoint folder to encoded assets and manifest.json, tensor by tensor."""
+"""`mindnano quantize`: from a checkpoint folder to encoded assets and manifest.json, tensor by tensor.
+
+An interrupted conversion goes on where it was: `release.journal` says which tensors are finished.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+import os
+import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import launcher
-from launcher.engine_types import Dtype, ModelConfig, Section
-from launcher.errors import PackageError, UsageError
-from launcher.progress import Progress
-from release.assemble import Fold, Reader, blocks
+from launcher.engine_types import ModelConfig, Section
+from launcher.errors import UsageError
+from launcher.progress import Progress, format_bytes
 from release.calibration import Calibration, read_calibration
 from release.checkpoint import Checkpoint, SourceFile, open_checkpoint
 from release.config import FEATURES, check_supported, config_section, read_config
-from release.layout import encode, tensor_bytes
+from release.conversion import convert_tensors, tensor_path
+from release.encoding import Task
+from release.journal import FILE_NAME as JOURNAL_NAME
+from release.journal import Entry, Journal, still_valid
+from release.layout import tensor_bytes
 from release.manifest import FILE_NAME, Manifest, SectionAsset, TensorAsset
-from release.output import check_output_folder, partial_folder, require_free_space, writing
-from release.quantization import GroupFormat, ScaleOverflow
+from release.output import check_output_folder, require_free_space, resumable_folder
+from release.quantize_report import QuantizeReport, TensorReport
+from release.quantizer import native_quantizer
 from release.recipe import RECIPES, Recipe
 from release.safetensors_reader import TensorReader
 from release.special_tokens import SpecialTokens, resolve_special_tokens
+from release.stages import Stages, peak_memory
 from release.tensors import GROUP_MTP, PackageTensor, check_closed_world, package_tensors
 from release.tokenizer_tables import TokenizerTables, build_tables
 
@@ -40,7 +50,10 @@ _SECTION_FILES: Final[Mapping[Section, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuantizeOptions:
-    """What to convert and how; provenance that the folder does not tell is given here or stays unknown."""
+    """What to convert and how; provenance that the folder does not tell is given here or stays unknown.
+
+    `threads` 0 takes every processor that this process may use.
+    """
 
     source: Path
     output: Path
@@ -52,6 +65,7 @@ class QuantizeOptions:
     license: str | None = None
     repository: str | None = None
     revision: str | None = None
+    threads: int = 0
     force: bool = False
 
 
@@ -65,36 +79,158 @@ class _Conversion:
     special: SpecialTokens
     mtp: str
     calibration: Calibration | None
-    formats: Mapping[Dtype, GroupFormat]
-    tensors: tuple[tuple[PackageTensor, Dtype, int], ...]
+    tasks: tuple[Task, ...]
 
     def weight_bytes(self) -> int:
-        return sum(size for _, _, size in self.tensors)
+        return sum(task_bytes(task) for task in self.tasks)
+
+
+def task_bytes(task: Task) -> int:
+    """Size of a tensor in the package."""
+    return tensor_bytes(task.dtype, task.tensor.shape)
 
 
 def quantize(options: QuantizeOptions) -> Path:
-    """Writes the assets and returns the path of manifest.json. The same source gives the same bytes.
+    """Writes the assets and returns the path of manifest.json; see `quantize_with_report`."""
+    return quantize_with_report(options)[0]
+
+
+def quantize_with_report(options: QuantizeOptions) -> tuple[Path, QuantizeReport]:
+    """Writes the assets; returns the path of manifest.json and what it took. The same source gives the same bytes.
 
     Raises:
-        UsageError: an option contradicts another one, or the output exists.
+        UsageError: an option contradicts another one, the output exists, or another process is writing it.
         PackageError: the checkpoint is incomplete, damaged or not supported.
-        ResourceError: too little disk space.
+        ResourceError: too little disk space. What is finished is kept for the next run.
     """
     if options.recipe not in RECIPES:
         raise UsageError(
             "recipe-unknown", f"there is no recipe {options.recipe!r}", hint=f"Choose from {', '.join(RECIPES)}."
         )
     check_output_folder(options.output, marker=FILE_NAME, force=options.force)
-    conversion = _prepare(options, RECIPES[options.recipe])
-    require_free_space(options.output, conversion.weight_bytes() + len(conversion.tables.section))
-    with Progress("Hashing the source", conversion.checkpoint.total_bytes()) as progress:
-        files = conversion.checkpoint.hash_files(progress.advance)
-    with partial_folder(options.output, marker=FILE_NAME, force=options.force) as folder:
-        sections = _write_sections(folder, conversion, _metadata(options, conversion, files))
-        tensors = _write_tensors(folder, conversion)
-        manifest = Manifest(created_by=CREATED_BY, sections=sections, tensors=tensors)
-        (folder / FILE_NAME).write_text(manifest.to_json(), encoding="utf-8")
-    return options.output / FILE_NAME
+    threads = options.threads or len(os.sched_getaffinity(0))
+    stages = Stages()
+    with stages.measure("reading the headers", 0):
+        conversion = _prepare(options, RECIPES[options.recipe])
+    total = conversion.checkpoint.total_bytes()
+    with stages.measure("hashing the source", total), Progress("Hashing the source", total) as progress:
+        files = conversion.checkpoint.hash_files(progress.advance, threads=threads)
+    with resumable_folder(options.output, marker=FILE_NAME, force=options.force) as folder:
+        journal = Journal(folder, _key(conversion, files))
+        kept = _kept(folder, conversion, journal, stages)
+        done = sum(entry.bytes for entry in kept)
+        require_free_space(options.output, conversion.weight_bytes() - done + len(conversion.tables.section))
+        try:
+            journal.start(kept)
+            entries = _convert(folder, conversion, journal, kept, threads, stages)
+        finally:
+            journal.close()
+        with stages.measure("finishing", 0):
+            _finish(folder, conversion, entries, _metadata(options, conversion, files))
+    report = QuantizeReport(
+        recipe=options.recipe,
+        threads=threads,
+        reused=len(kept),
+        peak=peak_memory(),
+        stages=stages.finish(),
+        tensors=tuple(
+            TensorReport(tensor=task.tensor, dtype=task.dtype, entry=entry)
+            for task, entry in zip(conversion.tasks, entries, strict=True)
+        ),
+    )
+    return options.output / FILE_NAME, report
+
+
+def _key(conversion: _Conversion, files: tuple[SourceFile, ...]) -> str:
+    """A digest of everything that the bytes of the tensors depend on."""
+    calibration = conversion.calibration
+    parts = {
+        "created_by": CREATED_BY,
+        "quantizer": native_quantizer().sha256,
+        "files": [[file.path, file.bytes, file.sha256] for file in files],
+        "calibration": None if calibration is None else calibration.sha256,
+        "tensors": [[task.tensor.name, task.dtype.name, repr(task.group_format)] for task in conversion.tasks],
+    }
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def _kept(folder: Path, conversion: _Conversion, journal: Journal, stages: Stages) -> tuple[Entry, ...]:
+    """What an interrupted run of the same conversion finished. Everything else goes from the folder."""
+    entries = journal.read() or ()
+    paths = {task.tensor.name: tensor_path(folder, task.tensor.name) for task in conversion.tasks}
+    total = sum(entry.bytes for entry in entries)
+    if entries:
+        with stages.measure("checking what is there", total), Progress("Checking what is there", total) as progress:
+            entries = still_valid(entries, paths, progress.advance)
+        size = format_bytes(sum(entry.bytes for entry in entries))
+        print(f"Going on: {len(entries)} of {len(paths)} tensors ({size}) are finished.", file=sys.stderr)
+    wanted = {folder / JOURNAL_NAME, *(paths[entry.name] for entry in entries)}
+    for path in sorted(folder.rglob("*"), reverse=True):
+        if path.is_dir() and not path.is_symlink():
+            if path != folder / "tensors":
+                path.rmdir()
+        elif path not in wanted:
+            path.unlink()
+    (folder / "tensors").mkdir(exist_ok=True)
+    return entries
+
+
+def _convert(
+    folder: Path,
+    conversion: _Conversion,
+    journal: Journal,
+    kept: tuple[Entry, ...],
+    threads: int,
+    stages: Stages,
+) -> tuple[Entry, ...]:
+    """Encodes what is not finished; returns the entries of all tensors in package order."""
+    finished = {entry.name: entry for entry in kept}
+    tasks = [task for task in conversion.tasks if task.tensor.name not in finished]
+    locations = conversion.checkpoint.tensors
+    read = sum(locations[name].bytes for name in {source.name for task in tasks for source in task.tensor.sources})
+    with (
+        stages.measure("converting", read),
+        TensorReader(locations) as reader,
+        Progress("Converting", sum(task_bytes(task) for task in tasks)) as progress,
+    ):
+        entries = convert_tensors(
+            tasks,
+            reader,
+            folder,
+            journal,
+            head_shape=(conversion.config.qk_nope_head_dim, conversion.config.v_head_dim),
+            threads=threads,
+            advance=progress.advance,
+        )
+    finished |= {entry.name: entry for entry in entries}
+    return tuple(finished[task.tensor.name] for task in conversion.tasks)
+
+
+def _finish(folder: Path, conversion: _Conversion, entries: tuple[Entry, ...], metadata: bytes) -> None:
+    """Everything beside the tensors, the manifest last."""
+    sections = _write_sections(folder, conversion, metadata)
+    tensors = tuple(
+        TensorAsset(
+            name=entry.name,
+            dtype=task.dtype,
+            shape=task.tensor.shape,
+            group=task.tensor.group,
+            path=str(tensor_path(Path(), entry.name)),
+            bytes=entry.bytes,
+            sha256=entry.sha256,
+        )
+        for task, entry in zip(conversion.tasks, entries, strict=True)
+    )
+    manifest = Manifest(created_by=CREATED_BY, sections=sections, tensors=tensors)
+    _write_flushed(folder / FILE_NAME, manifest.to_json().encode())
+    (folder / JOURNAL_NAME).unlink()
+
+
+def _write_flushed(path: Path, data: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _prepare(options: QuantizeOptions, recipe: Recipe) -> _Conversion:
@@ -111,7 +247,6 @@ def _prepare(options: QuantizeOptions, recipe: Recipe) -> _Conversion:
     calibration = None
     if options.calibration_scales is not None:
         calibration = read_calibration(options.calibration_scales, tensors)
-    typed = [(tensor, recipe.dtype(tensor)) for tensor in tensors]
     return _Conversion(
         checkpoint=checkpoint,
         config=config,
@@ -119,8 +254,18 @@ def _prepare(options: QuantizeOptions, recipe: Recipe) -> _Conversion:
         special=special,
         mtp=mtp,
         calibration=calibration,
-        formats=recipe.formats,
-        tensors=tuple((tensor, dtype, tensor_bytes(dtype, tensor.shape)) for tensor, dtype in typed),
+        tasks=tuple(_task(tensor, recipe, calibration) for tensor in tensors),
+    )
+
+
+def _task(tensor: PackageTensor, recipe: Recipe, calibration: Calibration | None) -> Task:
+    dtype = recipe.dtype(tensor)
+    return Task(
+        tensor=tensor,
+        dtype=dtype,
+        group_format=recipe.formats.get(dtype),
+        fold=None if calibration is None else calibration.folds.get(tensor.name),
+        importance=None if calibration is None else calibration.importance.get(tensor.name),
     )
 
 
@@ -157,65 +302,10 @@ def _write_sections(folder: Path, conversion: _Conversion, metadata: bytes) -> t
     for kind, data in contents.items():
         if data is None:
             continue
-        (folder / _SECTION_FILES[kind]).write_bytes(data)
+        _write_flushed(folder / _SECTION_FILES[kind], data)
         digest = hashlib.sha256(data).hexdigest()
         assets.append(SectionAsset(kind=kind, path=_SECTION_FILES[kind], bytes=len(data), sha256=digest))
     return tuple(assets)
-
-
-def _write_tensors(folder: Path, conversion: _Conversion) -> tuple[TensorAsset, ...]:
-    (folder / "tensors").mkdir()
-    head_shape = (conversion.config.qk_nope_head_dim, conversion.config.v_head_dim)
-    assets = []
-    with (
-        TensorReader(conversion.checkpoint.tensors) as reader,
-        Progress("Converting", conversion.weight_bytes()) as progress,
-    ):
-        for tensor, dtype, size in conversion.tensors:
-            fold = conversion.calibration.folds.get(tensor.name) if conversion.calibration is not None else None
-            path = f"tensors/{tensor.name}.bin"
-            digest = _write_tensor(
-                folder / path, tensor, dtype, reader, head_shape, fold, conversion.formats, progress.advance
-            )
-            assets.append(
-                TensorAsset(
-                    name=tensor.name,
-                    dtype=dtype,
-                    shape=tensor.shape,
-                    group=tensor.group,
-                    path=path,
-                    bytes=size,
-                    sha256=digest,
-                )
-            )
-    return tuple(assets)
-
-
-def _write_tensor(
-    path: Path,
-    tensor: PackageTensor,
-    dtype: Dtype,
-    reader: Reader,
-    head_shape: tuple[int, int],
-    fold: Fold | None,
-    formats: Mapping[Dtype, GroupFormat],
-    advance: Callable[[int], None],
-) -> str:
-    digest = hashlib.sha256()
-    with writing(path), path.open("wb") as file:
-        for block in blocks(tensor, reader, head_shape=head_shape, fold=fold):
-            try:
-                data = encode(dtype, block, formats=formats)
-            except (ScaleOverflow, OverflowError) as error:
-                raise PackageError(
-                    "tensor-too-large",
-                    f"tensor {tensor.name} cannot be stored as {dtype.name}: {error}",
-                    hint="Use --recipe f32, or check the checkpoint.",
-                ) from error
-            digest.update(data)
-            file.write(data)
-            advance(len(data))
-    return digest.hexdigest()
 
 
 def _metadata(options: QuantizeOptions, conversion: _Conversion, files: tuple[SourceFile, ...]) -> bytes:

@@ -7,13 +7,14 @@ are asked for. Format: u64 header length, JSON header, then the data; https://hu
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
+from threading import Lock
 from types import TracebackType
-from typing import BinaryIO, Self, TypeGuard
+from typing import Self, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +25,7 @@ _MAX_HEADER_BYTES = 100_000_000  # the limit of the reference reader
 _ITEM_BYTES = {"F32": 4, "F16": 2, "BF16": 2}
 _READ_DTYPES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 
+ByteArray = npt.NDArray[np.uint8]
 Float32Array = npt.NDArray[np.float32]
 
 
@@ -35,6 +37,11 @@ class TensorLocation:
     dtype: str
     shape: tuple[int, ...]
     offset: int
+
+    @property
+    def bytes(self) -> int:
+        """Size in the file."""
+        return prod(self.shape) * _ITEM_BYTES[self.dtype]
 
 
 def read_header(path: Path) -> dict[str, TensorLocation]:
@@ -60,12 +67,12 @@ def read_header(path: Path) -> dict[str, TensorLocation]:
 
 
 class TensorReader:
-    """Reads rows of located tensors as float32. A context manager that keeps the files open."""
+    """Reads located tensors. A context manager that keeps the files open; any number of threads may read at once."""
 
     def __init__(self, tensors: Mapping[str, TensorLocation]) -> None:
         self._tensors = tensors
-        self._files: dict[Path, BinaryIO] = {}
-        self._stack = ExitStack()
+        self._files: dict[Path, int] = {}
+        self._lock = Lock()
 
     def __enter__(self) -> Self:
         return self
@@ -73,59 +80,85 @@ class TensorReader:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._files.clear()
-        self._stack.close()
+        with self._lock:
+            while self._files:
+                os.close(self._files.popitem()[1])
+
+    def location(self, name: str) -> TensorLocation:
+        """Where a tensor lies."""
+        return self._tensors[name]
 
     def read(self, name: str) -> Float32Array:
-        """A whole tensor in its own shape. Only finite values are returned.
+        """A whole tensor as float32 in its own shape. Only finite values are returned.
 
         Raises:
             PackageError: NaN or infinity in the tensor, or the file cannot be read.
         """
         location = self._tensors[name]
-        return self._values(name, 0, prod(location.shape)).reshape(location.shape)
-
-    def rows(self, name: str, start: int, stop: int) -> Float32Array:
-        """Rows ``[start, stop)`` of a matrix, ``[stop - start, K]``.
-
-        Raises:
-            PackageError: as for `read`.
-        """
-        width = self._tensors[name].shape[1]
-        return self._values(name, start * width, stop * width).reshape(stop - start, width)
-
-    def _values(self, name: str, first: int, last: int) -> Float32Array:
-        location = self._tensors[name]
-        raw = np.empty(last - first, dtype=np.dtype(_READ_DTYPES[location.dtype]))
-        self._fill(location, location.offset + first * raw.itemsize, raw.data.cast("B"))
-        if location.dtype == "BF16":
-            values = (raw.astype(np.uint32) << np.uint32(16)).view(np.float32)
-        else:
-            values = raw.astype(np.float32, copy=False)
+        values = _widen(location, self.stored(name)).reshape(location.shape)
         finite = np.isfinite(values)
         if not finite.all():
-            position = first + int(np.argmin(finite))
-            raise PackageError(
-                "checkpoint-not-finite",
-                f"tensor {name} in {location.path.name} holds {values[position - first]} at element {position:,}",
-                hint="A checkpoint with NaN or infinite weights cannot be converted. Download or export it again.",
-            )
+            raise self.not_finite(name, int(np.argmin(finite)))
         return values
 
-    def _fill(self, location: TensorLocation, offset: int, buffer: memoryview) -> None:
+    def stored(self, name: str) -> ByteArray:
+        """The bytes of a whole tensor.
+
+        Raises:
+            PackageError: the file cannot be read.
+        """
+        location = self._tensors[name]
+        return self._fill(location, 0, prod(location.shape))
+
+    def stored_rows(self, name: str, first: int, last: int) -> ByteArray:
+        """The bytes of rows ``[first, last)`` of a matrix.
+
+        Raises:
+            PackageError: the file cannot be read.
+        """
+        location = self._tensors[name]
+        width = location.shape[1]
+        return self._fill(location, first * width, last * width)
+
+    def not_finite(self, name: str, position: int) -> PackageError:
+        """The error that names an element of a tensor which is NaN or infinite."""
+        location = self._tensors[name]
+        value = _widen(location, self._fill(location, position, position + 1))[0]
+        return PackageError(
+            "checkpoint-not-finite",
+            f"tensor {name} in {location.path.name} holds {value} at element {position:,}",
+            hint="A checkpoint with NaN or infinite weights cannot be converted. Download or export it again.",
+        )
+
+    def _fill(self, location: TensorLocation, first: int, last: int) -> ByteArray:
+        item = _ITEM_BYTES[location.dtype]
+        data = np.empty((last - first) * item, dtype=np.uint8)
+        buffer = data.data
+        offset = location.offset + first * item
+        filled = 0
         try:
-            file = self._files.get(location.path)
-            if file is None:
-                file = self._files[location.path] = self._stack.enter_context(location.path.open("rb", buffering=0))
-            file.seek(offset)
-            filled = 0
+            file = self._open(location.path)
             while filled < len(buffer):
-                count = file.readinto(buffer[filled:])  # type: ignore[attr-defined]
+                count = os.preadv(file, [buffer[filled:]], offset + filled)
                 if not count:
                     raise _malformed(location.path, "it became shorter while it was read")
                 filled += count
         except OSError as error:
             raise PackageError("checkpoint-unreadable", f"cannot read {location.path}: {error.strerror}") from error
+        return data
+
+    def _open(self, path: Path) -> int:
+        with self._lock:
+            if path not in self._files:
+                self._files[path] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            return self._files[path]
+
+
+def _widen(location: TensorLocation, data: ByteArray) -> Float32Array:
+    values = data.view(_READ_DTYPES[location.dtype])
+    if location.dtype == "BF16":
+        return (values.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    return values.astype(np.float32)
 
 
 def _load_header(path: Path) -> tuple[dict[str, object], int, int]:
