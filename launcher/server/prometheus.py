@@ -18,7 +18,7 @@ _REQUEST_SECONDS: Final = (0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300
 
 
 class ServerMetrics:
-    """What the server counts. Only the event loop's thread uses it."""
+    """What the server counts. Only the event loop's thread counts; any thread may ask for the page."""
 
     def __init__(self, *, version: str, resident: Callable[[], int | None]) -> None:
         """Makes a registry of its own, without what the process as such would add.

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from importlib.resources import files
 from typing import Final
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -51,7 +53,9 @@ def information_routes(services: Services, description: Callable[[], Mapping[str
         return json_answer({"status": Phase.READY.value})
 
     async def metrics(_request: Request) -> Response:
-        return Response(services.journal.metrics.text(), headers={"Content-Type": CONTENT_TYPE})
+        # The sizes of the session cache may have to wait for a disk.
+        page = await asyncio.to_thread(services.journal.metrics.text)
+        return Response(page, headers={"Content-Type": CONTENT_TYPE})
 
     async def models(_request: Request) -> Response:
         return json_answer({"object": "list", "data": list(state.loaded().models())})
@@ -101,8 +105,9 @@ def _posted(services: Services, path: str, work: Callable[[Backend, bytes], Mapp
         backend = services.state.loaded()
         with services.bodies.held() as held:
             body = await held.read(request)
-            document = await services.work(work, backend, body)
-        return json_answer(document)
+            # The answer may be larger than the body, and writing it must not keep the event loop waiting either.
+            data = await services.work(lambda: msgspec.json.encode(work(backend, body)))
+        return Response(data, media_type="application/json")
 
     return Route(path, endpoint, methods=["POST"])
 

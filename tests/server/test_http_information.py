@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,7 +10,8 @@ import pytest
 import requests
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.support.http_bench import HttpBench, Job, chat_body, eventually, raw_request
+from launcher.server.ports import CacheState
+from tests.support.http_bench import HttpBench, Job, chat_body, eventually, raw_request, read_until
 from tests.support.server_child import events
 
 CHAT = "/v1/chat/completions"
@@ -75,6 +77,26 @@ def test_a_client_that_left_is_counted_and_logged(bench: HttpBench, tmp_path: Pa
     (line,) = events(tmp_path / "log.jsonl")
     assert (line["client_gone"], line["status"], line["id"]) == (True, 200, "chatcmpl-1")
     assert "secret" not in str(line)
+
+
+def test_metrics_that_wait_for_the_disk_keep_nobody_else_waiting(bench: HttpBench) -> None:
+    """Sizes of the session cache are read under a lock that a save holds while the disk works."""
+    asked, done = threading.Event(), threading.Event()
+
+    def slow() -> CacheState:
+        asked.set()
+        done.wait(20)
+        return CacheState(bytes=7)
+
+    bench.journal.metrics.watch(bench.backend.queue, slow, bench.backend.id)
+    with bench.connect() as scraper:
+        scraper.sendall(raw_request("/metrics", method="GET"))
+        assert asked.wait(20)
+        try:
+            assert requests.get(bench.url + "/health", timeout=5).status_code == 200
+        finally:
+            done.set()
+        read_until(scraper, b"mindnano_session_cache_bytes")
 
 
 def test_metrics_are_there_while_the_model_loads() -> None:

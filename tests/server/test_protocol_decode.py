@@ -318,6 +318,30 @@ def test_deep_nesting_is_refused_before_it_is_decoded() -> None:
     decode_chat(b'{"messages":[{"role":"user","content":"x"}],"x":' + inner + b"}")
 
 
+def test_millions_of_lists_are_refused_before_they_are_made() -> None:
+    """No other thread runs while they are made: the event loop stood still for three seconds."""
+
+    def body(count: int) -> bytes:
+        return b'{"messages":[{"role":"user","content":"x"}],"metadata":{"x":[' + b"[]," * count + b"1]}}"
+
+    for decoder in (decode_chat, decode_tokenize):
+        with pytest.raises(RequestError) as caught:
+            decoder(body(limits.MAX_CONTAINERS))
+        assert (caught.value.slug, caught.value.status) == ("request_too_large", 413)
+    decode_chat(body(limits.MAX_CONTAINERS - 10))
+
+
+def test_brackets_in_texts_are_no_lists() -> None:
+    text = "[{" * limits.MAX_CONTAINERS
+    assert chat(messages=[{"role": "user", "content": text}]).messages[0].content == text
+
+
+def test_only_so_many_ids_become_text_at_once() -> None:
+    ids = [1] * limits.MAX_DETOKENIZED
+    assert len(decode_detokenize(json.dumps({"tokens": ids}).encode()).tokens) == len(ids)
+    assert refused({"tokens": [*ids, 1]}, decode_detokenize).param == "tokens"
+
+
 def test_brackets_in_texts_are_no_nesting() -> None:
     text = '[{"' * 200 + "\\"
     assert chat(messages=[{"role": "user", "content": text}] * 40).messages[0].content == text

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from launcher.errors import RequestError
-from launcher.server.protocol.limits import MAX_DEPTH, MAX_SEED, MIN_SEED
+from launcher.server.protocol.limits import MAX_CONTAINERS, MAX_DEPTH, MAX_SEED, MIN_SEED
 from launcher.server.protocol.requests import (
     ChatRequest,
     Common,
@@ -138,16 +138,29 @@ _DETOKENIZE: Final = msgspec.json.Decoder(DetokenizeRequest)
 def depth_of(body: bytes) -> int:
     """How deep arrays and objects nest; of bytes that are no JSON, a depth up to where they stop being any."""
     # Most bodies have fewer brackets than levels are allowed; those need no closer look.
-    opened = sum(map(body.count, (b"[", b"{")))
+    opened = _opened(body)
     if opened <= MAX_DEPTH:
         return opened
     steps = _STRING.sub(b"", body).translate(_STEPS, _OTHERS)
     return max(accumulate(memoryview(steps).cast("b")), default=0)
 
 
+def _opened(text: bytes) -> int:
+    return sum(map(text.count, (b"[", b"{")))
+
+
+def _has_too_many(body: bytes) -> bool:
+    """Whether there are more arrays and objects than are taken; brackets in strings are none."""
+    return _opened(body) > MAX_CONTAINERS and _opened(_STRING.sub(b"", body)) > MAX_CONTAINERS
+
+
 def _decode(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
     if depth_of(body) > MAX_DEPTH:
         raise RequestError("invalid_json", f"the body nests deeper than {MAX_DEPTH} levels")
+    if _has_too_many(body):
+        raise RequestError(
+            "request_too_large", f"the body has more than {MAX_CONTAINERS} lists and objects", status=413
+        )
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:

@@ -7,6 +7,12 @@ from typing import Final
 MAX_DEPTH: Final = 64
 """Nested arrays and objects of a body."""
 
+MAX_CONTAINERS: Final = 1 << 17
+"""Arrays and objects of a body: while millions of them are made, no other thread of the process runs for seconds."""
+
+MAX_DETOKENIZED: Final = 1 << 18
+"""Ids of one /detokenize, each of which is looked up by itself."""
+
 MAX_MESSAGES: Final = 2048
 MAX_PARTS: Final = 1024
 """Content parts of one message."""

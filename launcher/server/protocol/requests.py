@@ -18,6 +18,7 @@ from launcher.server.protocol.limits import (
     MAX_BIASES,
     MAX_CHOICES,
     MAX_COMPLETION_LOGPROBS,
+    MAX_DETOKENIZED,
     MAX_MESSAGES,
     MAX_METADATA,
     MAX_PENALTY,
@@ -228,4 +229,4 @@ class TokenizeRequest(Struct, frozen=True, kw_only=True):
 class DetokenizeRequest(Struct, frozen=True, kw_only=True):
     """The body of POST /detokenize."""
 
-    tokens: list[TokenId]
+    tokens: Annotated[list[TokenId], Meta(max_length=MAX_DETOKENIZED)]
