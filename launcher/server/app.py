@@ -196,6 +196,14 @@ def _check_head(scope: Scope) -> None:
     size += sum(len(name) + len(value) for name, value in scope["headers"])
     if size > _MAX_HEAD:
         raise RequestError("headers_too_large", "the request's head is larger than 64 KiB", status=431)
+    names = {name for name, _ in scope["headers"]}
+    if {b"content-length", b"transfer-encoding"} <= names:
+        # Where the body ends is then a matter of opinion, and a proxy in front may have another one (RFC 9112, 6.3).
+        raise RequestError(
+            "invalid_http",
+            "the request has both Content-Length and Transfer-Encoding, expected one of them",
+            headers={"Connection": "close"},
+        )
 
 
 class _Extra:

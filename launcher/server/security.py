@@ -199,7 +199,8 @@ def _host_name(host: str) -> str:
     """``"[::1]:80"`` -> ``"::1"``, ``"Board.Local.:9092"`` -> ``"board.local"``."""
     text = host.strip().lower()
     if text.startswith("["):
-        return text[1:].partition("]")[0]
+        inside, _, rest = text[1:].partition("]")
+        return inside if not rest or rest.startswith(":") else text
     name, _, port = text.rpartition(":")
     if name and (port.isdigit() or not port) and ":" not in name:
         text = name

@@ -121,6 +121,9 @@ def test_key_files(tmp_path: Path) -> None:
         ("127.0.0.1.evil.example", False),
         ("", False),
         ("[evil]", False),
+        ("[::1]evil.example", False),
+        ("[::1].evil.example:80", False),
+        ("[::1]:", True),
     ],
 )
 def test_host_names(host: str, allowed: bool) -> None:

@@ -49,6 +49,17 @@ def test_the_clock_of_the_head_runs_from_its_first_byte_on_a_used_connection() -
         assert error_of(read_all(connection)) == (408, "request_timeout")
 
 
+def test_a_body_with_two_lengths_is_refused_and_nothing_behind_it_is_read(bench: HttpBench) -> None:
+    """A proxy in front may see one request where this server sees two: the second one would be nobody's."""
+    head = "POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n"
+    hidden = "GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with bench.connect() as connection:
+        connection.sendall(f"{head}2\r\n{{}}\r\n0\r\n\r\n{hidden}".encode())
+        data = read_all(connection)
+    assert error_of(data) == (400, "invalid_http")
+    assert data.count(b"HTTP/1.1 ") == 1
+
+
 def test_bytes_that_trickle_do_not_restart_the_clock() -> None:
     with HttpBench(limits=ConnectionLimits(head_seconds=0.4)) as bench, bench.connect() as connection:
         connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n")
