@@ -292,10 +292,14 @@ def _sampling(model: ServedModel, request: Common) -> Sampling:
 def _biases(model: ServedModel, request: Common) -> dict[int, float]:
     biases: dict[int, float] = {}
     for key, bias in (request.logit_bias or {}).items():
-        if int(key) >= model.token_count:
+        token = int(key)
+        if token >= model.token_count:
             message = f"logit_bias names the token {key}, the model has ids from 0 to {model.token_count - 1}"
             raise RequestError("invalid_value", message, param=f"logit_bias.{key}")
-        biases[int(key)] = bias
+        if not model.text.token_bytes(token):  # the sampler refuses it, but only when the request has begun
+            message = f"logit_bias names the id {key}, which no token of the model has"
+            raise RequestError("invalid_value", message, param=f"logit_bias.{key}")
+        biases[token] = bias
     return biases
 
 

@@ -27,7 +27,7 @@ from launcher.server.protocol.errors import error_body
 from launcher.server.request import GenerationRequest, Mark, MarkKind, Style, Tool
 from launcher.server.served import ServedModel
 from launcher.template import ChatTemplate
-from tests.support.served_model import SPECIAL, TOKEN_COUNT, AskedGrammars, served_model
+from tests.support.served_model import SPECIAL, TOKEN_COUNT, AskedGrammars, ByteText, served_model
 
 USER = {"role": "user", "content": "hi"}
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
@@ -185,6 +185,16 @@ def test_biases_are_by_token() -> None:
     assert chat(logit_bias={"5": -100, "07": 2.5}).logit_bias == {5: -100.0, 7: 2.5}
     error = refused(logit_bias={str(TOKEN_COUNT): 1})
     assert error.param == f"logit_bias.{TOKEN_COUNT}"
+
+
+def test_a_bias_for_an_id_that_no_token_has_is_refused_before_the_request_runs() -> None:
+    class Holed(ByteText):
+        def token_bytes(self, token: int) -> bytes:
+            return b"" if token == 5 else super().token_bytes(token)
+
+    with pytest.raises(RequestError) as caught:
+        chat(served_model(text=Holed()), logit_bias={"4": 1, "5": 1})
+    assert (caught.value.status, caught.value.param) == (400, "logit_bias.5")
 
 
 def test_the_first_name_of_a_session_counts() -> None:
