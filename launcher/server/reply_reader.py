@@ -90,6 +90,7 @@ class ReplyReader:
         self._deltas: list[Delta] = []
         self._stopped = False
         self._over = False
+        self._is_cut = False
 
     @property
     def stopped(self) -> bool:
@@ -105,6 +106,11 @@ class ReplyReader:
     def called(self) -> bool:
         """Whether a tool call was begun."""
         return self._calls > 0
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the reply ended inside a call, which then lacks what was to come; only its closing mark may lack."""
+        return self._is_cut
 
     def push(self, text: str, logprob: TokenLogprob | None = None) -> tuple[Delta, ...]:
         """What is known now that this text has arrived; `logprob` is of the token that brought it."""
@@ -239,6 +245,7 @@ class ReplyReader:
     def _wait_in_call(self, final: bool) -> bool:
         """More of the call's markup must come; where the reply has ended, an argument without a value is dropped."""
         if final:
+            self._is_cut = bool(self._held) or self._stopped
             self._drop(len(self._held))
             self._end_call(cut=True)
         return final
@@ -253,6 +260,7 @@ class ReplyReader:
             self._part = _Part.CALL
             return True
         if final:
+            self._is_cut = True
             self._end_call(cut=True)
         return final
 

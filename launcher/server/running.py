@@ -353,7 +353,7 @@ class Run:
         if rest and not choice.reader.stopped:
             deltas += choice.reader.push(rest)
         deltas += choice.reader.finish()
-        if reason is FinishReason.STOP and choice.reader.called:
+        if reason is FinishReason.STOP and choice.reader.called and not choice.reader.is_cut:
             reason = FinishReason.TOOL_CALLS
         metrics = self.progress()
         self._metrics.append(metrics)

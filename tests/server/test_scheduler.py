@@ -140,6 +140,24 @@ def test_a_tool_call_ends_as_tool_calls_unless_it_is_cut() -> None:
     assert [start.name for start in starts] == ["f"]
 
 
+@pytest.mark.parametrize(
+    ("script", "stops", "end"),
+    [
+        (b"<tool_call>f\n<arg_key>k</arg_key>\n<arg_value>/home</arg_value>\n</tool_call>", ("me",), FinishReason.STOP),
+        (b"<tool_call>f\n<arg_key>k</arg_key>\n<arg_value>v</arg_value>\n</tool_call>", ("arg",), FinishReason.STOP),
+        (b"<tool_call>f\n<arg_key>k</arg_key>\n<arg_value>v", (), FinishReason.STOP),
+        (b"<tool_call>f\n<arg_key>k", (), FinishReason.STOP),
+        (b"<tool_call>f\n<arg_key>k</arg_key>\n<arg_value>v</arg_value>\n", (), FinishReason.TOOL_CALLS),
+        (b"<tool_call>f\n</tool_call>me", ("me",), FinishReason.TOOL_CALLS),
+    ],
+    ids=["stop-in-value", "stop-in-mark", "end-in-value", "end-in-key", "end-before-the-last-mark", "stop-after-call"],
+)
+def test_half_a_call_does_not_ask_to_be_run(script: bytes, stops: tuple[str, ...], end: FinishReason) -> None:
+    settings = {"style": Style.CHAT, "tools": (Tool(name="f", parameters={}),), "max_tokens": 999, "stops": stops}
+    with Bench(scripts={"a": [*script, STOP]}) as bench:
+        assert reason(bench.submit(request("a", **settings))) is end
+
+
 def test_thinking_is_counted_apart() -> None:
     with Bench(scripts={"a": [*b"mm</think>ok", STOP]}) as bench:
         listener = bench.submit(request("a", max_tokens=99, style=Style.CHAT, reasoning=True))
