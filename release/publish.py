@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from hashlib import sha1
+from hashlib import sha1, sha256
 from pathlib import Path
 from typing import Any, Final
 
@@ -184,8 +184,6 @@ def public_files(folder: Path) -> tuple[LocalFile, ...]:
 
 
 def _local(folder: Path, name: str, digest: str | None) -> LocalFile:
-    from release.bench_machine import file_digest
-
     path = folder / name
     try:
         size = path.stat().st_size
@@ -195,7 +193,7 @@ def _local(folder: Path, name: str, digest: str | None) -> LocalFile:
         return LocalFile(
             path=name,
             size=size,
-            sha256=digest or file_digest(path),
+            sha256=digest or sha256(path.read_bytes()).hexdigest(),
             storage=storage,
             # Large files are compared by their SHA-256 alone.
             blob="" if size > _LARGE else sha1(b"blob %d\0" % size + path.read_bytes()).hexdigest(),

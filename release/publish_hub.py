@@ -161,7 +161,7 @@ class Hub:
         if self._token:
             said = said.replace(self._token, "***")
         said = said[:_SHOWN] or type(error).__name__
-        if "Invalid metadata in README.md" in said:
+        if any("Invalid metadata in README.md" in str(each) for each in _chain(error)):
             return PackageError("publish-card", f"{self.endpoint} does not accept the card: {said}")
         if status == 401:
             return NetworkError(

@@ -1,0 +1,270 @@
+"""A release that is published unverified, in several commits, over someone else's, or with a token in what is said.
+
+The client is the real `huggingface_hub`; the hub is a fake on loopback.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub
+import pytest
+from huggingface_hub.utils import _http
+
+from launcher.errors import MindnanoError, NetworkError, PackageError, UsageError
+from launcher.integrity.checksums import format_checksums
+from release import cli
+from release import publish as module
+from release.publish import Commit, PublishOptions, publish
+from tests.support.fake_hub import TOKEN, FakeHub, Stored
+from tests.support.releases import sha256
+
+REPO = "org/tiny"
+WEIGHTS = bytes(range(256)) * 1000
+FILES = {
+    "README.md": b"---\nlicense: mit\n---\n# A model\n",
+    "MANIFEST.json": b'{"model": "tiny", "release": "1.2.3"}\n',
+    "model.l3r": WEIGHTS,
+    "NOTICE": "für alle\n".encode(),
+}
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeHub]:
+    with FakeHub() as fake:
+        monkeypatch.setenv("HF_ENDPOINT", fake.url)
+        monkeypatch.setenv("HF_TOKEN", TOKEN)
+        monkeypatch.setenv("HOME", str(tmp_path))
+        monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_DISABLE_XET", True)
+        monkeypatch.setattr(huggingface_hub.constants, "HF_TOKEN_PATH", str(tmp_path / "token"))
+        monkeypatch.setattr(_http.time, "sleep", lambda _seconds: None)
+        monkeypatch.setattr(module, "require_verified", lambda _folder: None)
+        yield fake
+
+
+@pytest.fixture
+def release(tmp_path: Path) -> Path:
+    folder = tmp_path / "release"
+    folder.mkdir()
+    for name, data in FILES.items():
+        (folder / name).write_bytes(data)
+    (folder / "private").write_bytes(b"not listed")
+    (folder / "SHA256SUMS").write_bytes(b"not public either")
+    _list(folder)
+    return folder
+
+
+def _list(folder: Path) -> None:
+    digests = {name: sha256((folder / name).read_bytes()) for name in FILES}
+    (folder / "SHA256SUMS.PUBLIC").write_bytes(format_checksums(digests))
+
+
+def _options(folder: Path, **changes: Any) -> PublishOptions:
+    return replace(PublishOptions(folder=folder, repository=REPO), **changes)
+
+
+def _names(commit: Commit) -> dict[str, list[str]]:
+    groups = {"added": commit.added, "changed": commit.changed, "unchanged": commit.unchanged}
+    return {name: [file.path for file in files] for name, files in groups.items()}
+
+
+def test_without_yes_everything_is_shown_and_nothing_is_changed(hub: FakeHub, release: Path) -> None:
+    repository = hub.make(REPO)
+    first = repository.head
+    repository.add("old", {**repository.files, "NOTICE": Stored(b"old", False), "old.bin": Stored(b"x", True)})
+    repository.files["model.l3r"] = Stored(WEIGHTS, True)
+    commit = publish(_options(release))
+    assert _names(commit) == {
+        "added": ["MANIFEST.json", "README.md", "SHA256SUMS.PUBLIC"],
+        "changed": ["NOTICE"],
+        "unchanged": ["model.l3r"],
+    }
+    assert (commit.left, commit.deleted, commit.made) == (("old.bin",), (), None)
+    assert commit.parent == repository.head != first
+    assert commit.message == "Release tiny 1.2.3"
+    text = commit.to_text()
+    row = next(line for line in text.splitlines() if line.endswith("model.l3r"))
+    assert row.split() == ["keep", "250", "KiB", "lfs", sha256(WEIGHTS), "model.l3r"]
+    assert next(line for line in text.splitlines() if line.endswith("NOTICE")).split()[3] == "regular"
+    assert f"--yes --parent {commit.parent}" in text
+    document = json.loads(commit.to_json())
+    assert (document["schema"], document["version"], document["dry_run"]) == ("mindnano.publish", 1, True)
+    assert len(repository.commits) == 2
+    assert not [request for request in hub.requests if not request.startswith("GET ")]
+
+
+def test_yes_makes_one_commit_of_the_public_files(hub: FakeHub, release: Path) -> None:
+    repository = hub.make(REPO)
+    parent = repository.head
+    commit = publish(_options(release, confirmed=True, parent=parent))
+    name, message, before, files = repository.commits[-1]
+    assert (len(repository.commits), name, message, before) == (2, commit.made, "Release tiny 1.2.3", parent)
+    wanted = {**FILES, "SHA256SUMS.PUBLIC": (release / "SHA256SUMS.PUBLIC").read_bytes()}
+    assert {path: stored.data for path, stored in files.items() if path != ".gitattributes"} == wanted
+    assert files["model.l3r"].large
+    assert not files["README.md"].large
+    assert sum(request.startswith("PUT /part/") for request in hub.requests) == 3
+    again = publish(_options(release, confirmed=True))
+    assert again.is_empty
+    assert "holds this release" in again.to_text()
+    assert len(repository.commits) == 2
+
+
+def test_delete_takes_away_what_the_release_does_not_have(hub: FakeHub, release: Path) -> None:
+    repository = hub.make(REPO)
+    repository.add("old", {**repository.files, "old.bin": Stored(b"x", True)})
+    publish(_options(release, confirmed=True))
+    assert "old.bin" in repository.files
+    commit = publish(_options(release, confirmed=True, delete=True))
+    assert commit.deleted == ("old.bin",)
+    assert sorted(repository.files) == sorted([".gitattributes", *FILES, "SHA256SUMS.PUBLIC"])
+    assert len(repository.commits) == 4
+
+
+def test_a_missing_repository_is_made_only_when_asked(hub: FakeHub, release: Path) -> None:
+    with pytest.raises(NetworkError, match="is not at") as caught:
+        publish(_options(release, confirmed=True))
+    assert "--create" in caught.value.hint
+    shown = publish(_options(release, create=True))
+    assert (shown.parent, REPO in hub.repositories) == (None, False)
+    made = publish(_options(release, create=True, confirmed=True))
+    assert hub.repositories[REPO].head == made.made
+
+
+def test_a_branch_that_moved_is_refused(hub: FakeHub, release: Path) -> None:
+    repository = hub.make(REPO)
+    seen = repository.head
+
+    def other(request: str) -> None:
+        if "/commit/" in request:
+            repository.add("someone else", dict(repository.files))
+
+    hub.fault = other
+    with pytest.raises(NetworkError, match="moved on") as caught:
+        publish(_options(release, confirmed=True))
+    assert (caught.value.slug, caught.value.exit_code) == ("publish-moved", 6)
+    assert [commit[1] for commit in repository.commits] == ["initial commit", "someone else"]
+    with pytest.raises(NetworkError, match=f"expected {seen}"):
+        publish(_options(release, parent=seen))
+
+
+@pytest.mark.parametrize(
+    ("where", "fault", "slug"),
+    [
+        ("GET /api/models", 401, "publish-refused"),
+        ("GET /api/models", 403, "publish-refused"),
+        ("GET /api/models", 503, "publish-failed"),
+        ("GET /api/models", "cut", "publish-unreachable"),
+        ("/preupload/", 403, "publish-refused"),
+        ("/preupload/", 500, "publish-failed"),
+        ("/objects/batch", 401, "publish-refused"),
+        ("/objects/batch", 502, "publish-failed"),
+        ("PUT /part/", 503, "publish-failed"),
+        ("PUT /part/", "cut", "publish-unreachable"),
+        ("/complete/", 500, "publish-failed"),
+        ("/commit/", 403, "publish-refused"),
+        ("/commit/", 409, "publish-moved"),
+        ("/commit/", 412, "publish-moved"),
+        ("/commit/", 500, "publish-failed"),
+        ("/commit/", "cut", "publish-unreachable"),
+    ],
+)
+def test_a_fault_of_the_hub_is_told_and_commits_nothing(
+    hub: FakeHub, release: Path, where: str, fault: int | str, slug: str
+) -> None:
+    repository = hub.make(REPO)
+    hub.fault = lambda request: fault if where in request else None
+    with pytest.raises(NetworkError) as caught:
+        publish(_options(release, confirmed=True))
+    assert (caught.value.slug, caught.value.exit_code) == (slug, 6)
+    assert caught.value.hint
+    assert TOKEN not in caught.value.message + caught.value.hint
+    assert len(repository.commits) == 1
+
+
+def test_a_connection_that_breaks_once_is_tried_again(hub: FakeHub, release: Path) -> None:
+    repository = hub.make(REPO)
+    faults = ["cut"]
+    hub.fault = lambda request: faults.pop() if "PUT /part/" in request and faults else None
+    publish(_options(release, confirmed=True))
+    assert repository.files["model.l3r"].data == WEIGHTS
+
+
+def test_a_token_that_is_not_valid_is_told(
+    hub: FakeHub, release: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hf_wrong")
+    assert cli.main(["publish", str(release), "--repo", REPO]) == 6
+    said = capsys.readouterr()
+    assert "does not know this login" in said.err
+    assert "hf_wrong" not in said.err + said.out
+
+
+def test_nobody_is_logged_in(hub: FakeHub, release: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HF_TOKEN")
+    hub.make(REPO)
+    assert publish(_options(release)).dry_run
+    with pytest.raises(UsageError, match="HF_TOKEN"):
+        publish(_options(release, confirmed=True))
+
+
+def test_no_hub_at_all(release: Path, hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    with pytest.raises(NetworkError) as caught:
+        publish(_options(release))
+    assert "HF_ENDPOINT" in caught.value.hint
+
+
+def test_a_file_that_changes_after_the_look_is_refused(
+    hub: FakeHub, release: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository = hub.make(REPO)
+    real = module._plan
+
+    def plan(*arguments: Any) -> Commit:
+        commit = real(*arguments)
+        (release / "model.l3r").write_bytes(WEIGHTS[:-1] + b"x")
+        return commit
+
+    monkeypatch.setattr(module, "_plan", plan)
+    with pytest.raises(PackageError, match="changed after"):
+        publish(_options(release, confirmed=True))
+    assert len(repository.commits) == 1
+
+
+def test_a_card_that_the_hub_refuses_is_told(hub: FakeHub, release: Path) -> None:
+    hub.make(REPO)
+    (release / "README.md").write_bytes(b"---\nlicense: nonsense\n---\n")
+    _list(release)
+    with pytest.raises(PackageError, match='"license" is not one'):
+        publish(_options(release, confirmed=True))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"repository": "tiny"}, {"repository": "a/b/c"}, {"repository": "../x"}, {"parent": "main"}],
+)
+def test_malformed_names_are_refused(release: Path, changes: dict[str, str]) -> None:
+    with pytest.raises(UsageError):
+        publish(_options(release, **changes))
+
+
+def test_an_unverified_release_is_not_published(hub: FakeHub, release: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    monkeypatch.setenv("HF_ENDPOINT", hub.url)
+    with pytest.raises(MindnanoError) as caught:
+        publish(_options(release))
+    assert caught.value.exit_code == 4
+    assert hub.requests == []
+
+
+def test_a_folder_without_a_list_is_refused(hub: FakeHub, release: Path, tmp_path: Path) -> None:
+    shutil.copytree(release, tmp_path / "other")
+    (tmp_path / "other" / "SHA256SUMS.PUBLIC").unlink()
+    with pytest.raises(PackageError, match=r"no SHA256SUMS\.PUBLIC"):
+        publish(_options(tmp_path / "other"))
