@@ -16,8 +16,9 @@ _DEMO = Path(__file__).resolve().parents[1] / "build" / "demo" / "demo.l3r"  # w
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _KV_TYPES = ("f32", "bf16", "fp16", "fp8", "int8")
 _EXIT_CODES = """exit codes:
-  0 ok   1 internal error   2 usage   4 checkpoint or package missing, damaged or unsupported
-  5 not enough memory or disk   8 signature   9 engine could not load   10 engine failed   130 interrupted"""
+  0 ok   1 internal error   2 usage   3 device   4 checkpoint, package or release missing, damaged or unsupported
+  5 not enough memory or disk   6 network   8 signature   9 engine could not load   10 engine failed
+  130 interrupted"""
 
 Command = Callable[[argparse.Namespace], int | None]
 """Returns the exit code where it is not 0 although nothing went wrong."""
@@ -74,8 +75,9 @@ def _parser() -> argparse.ArgumentParser:
     _add_inspect(commands.add_parser("inspect", help="print what a package holds"))
     _add_logits(commands.add_parser("logits", help="write the logits of every position"))
     _add_fidelity(commands.add_parser("fidelity", help="measure how far packages are from their checkpoint"))
-    _add_bench(commands.add_parser("bench", help="measure prefill and decode"))
+    _add_bench(commands.add_parser("bench", help="measure the server, or the engine alone"))
     _add_bundle(commands.add_parser("bundle", help="build the portable program"))
+    _add_publish(commands.add_parser("publish", help="upload a release to Hugging Face in one commit"))
     _add_finalize(commands.add_parser("finalize", help="make a release folder of program and package"))
     _add_verify(commands.add_parser("verify", help="check a release folder"))
     return parser
@@ -107,13 +109,18 @@ def _add_quantize(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--license", help="licence of the weights, for the metadata")
     parser.add_argument("--repository", help="where the checkpoint comes from, for the metadata")
     parser.add_argument("--revision", help="revision of the repository, for the metadata")
-    parser.add_argument("--force", action="store_true", help="replace an earlier result in DIR")
+    parser.add_argument("--threads", type=_positive, default=0, metavar="N", help="threads (default: every processor)")
+    parser.add_argument(
+        "--report", type=Path, metavar="FILE.json", help="write what the conversion took and what rounding cost"
+    )
+    parser.add_argument("--force", action="store_true", help="replace an earlier result in DIR, and FILE.json")
     parser.set_defaults(command=_quantize)
 
 
 def _quantize(arguments: argparse.Namespace) -> None:
     from release.mtp_record import conversion_note
-    from release.quantize import QuantizeOptions, quantize
+    from release.output import check_output_file
+    from release.quantize import QuantizeOptions, quantize_with_report
 
     options = QuantizeOptions(
         source=arguments.source,
@@ -126,9 +133,14 @@ def _quantize(arguments: argparse.Namespace) -> None:
         license=arguments.license,
         repository=arguments.repository,
         revision=arguments.revision,
+        threads=arguments.threads,
         force=arguments.force,
     )
-    manifest = quantize(options)
+    if arguments.report is not None:
+        check_output_file(arguments.report, force=arguments.force)
+    manifest, report = quantize_with_report(options)
+    print(report.to_text(), file=sys.stderr)
+    _write_report(arguments, report.to_json())
     print(conversion_note(manifest), file=sys.stderr)
     print(manifest)
 
@@ -137,14 +149,29 @@ def _add_pack(parser: argparse.ArgumentParser) -> None:
     parser.description = "Joins what mindnano quantize wrote; equal assets give equal bytes."
     parser.add_argument("manifest", type=Path, metavar="MANIFEST.json")
     parser.add_argument("output", type=Path, metavar="OUT.l3r")
-    parser.add_argument("--force", action="store_true", help="replace OUT.l3r")
+    parser.add_argument("--report", type=Path, metavar="FILE.json", help="write what packing took")
+    parser.add_argument("--force", action="store_true", help="replace OUT.l3r and FILE.json")
     parser.set_defaults(command=_pack)
 
 
 def _pack(arguments: argparse.Namespace) -> None:
-    from release.pack import PackOptions, pack
+    from release.output import check_output_file
+    from release.pack import PackOptions, pack_with_report
 
-    print(pack(PackOptions(manifest=arguments.manifest, output=arguments.output, force=arguments.force)))
+    if arguments.report is not None:
+        check_output_file(arguments.report, force=arguments.force)
+    report = pack_with_report(PackOptions(manifest=arguments.manifest, output=arguments.output, force=arguments.force))
+    print(report.to_text(), file=sys.stderr)
+    _write_report(arguments, report.to_json())
+    print(arguments.output)
+
+
+def _write_report(arguments: argparse.Namespace, text: str) -> None:
+    from release.output import partial_file
+
+    if arguments.report is not None:
+        with partial_file(arguments.report, force=arguments.force) as file:
+            file.write(text.encode())
 
 
 def _add_mtp(parser: argparse.ArgumentParser) -> None:
@@ -256,42 +283,23 @@ def _fidelity(arguments: argparse.Namespace) -> None:
 
 
 def _add_bench(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Measures tokens per second, and the share of the measured read bandwidth that decoding uses."
-    parser.add_argument("package", type=Path, metavar="X.l3r")
-    parser.add_argument(
-        "--prompt", type=_positive_list, default=(128, 512), metavar="N,N", help="prompt lengths (default: 128,512)"
-    )
-    parser.add_argument("--decode", type=_positive, default=64, metavar="N", help="tokens to decode (default: 64)")
-    parser.add_argument("--repeat", type=_positive, default=3, metavar="R", help="rounds (default: 3)")
-    parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
-    parser.add_argument(
-        "--against",
-        type=Path,
-        metavar="GGUF",
-        help="run llama.cpp on this file in turns (needs llama-cpp-python); one thread each unless --threads",
-    )
-    parser.add_argument("--repack", action="store_true", help="let llama.cpp repack its weights for this CPU")
-    _add_engine(parser, kv_default="bf16")
+    from release.bench_cli import add_options
+
+    add_options(parser, positive=_positive, positives=_positive_list, kv_types=_KV_TYPES)
     parser.set_defaults(command=_bench)
 
 
 def _bench(arguments: argparse.Namespace) -> None:
-    from launcher.engine_types import KvType
-    from release.bench import BenchOptions, bench
+    from release.bench_cli import run
 
-    options = BenchOptions(
-        package=arguments.package,
-        prompts=arguments.prompt,
-        decode=arguments.decode,
-        threads=arguments.threads,
-        repeat=arguments.repeat,
-        simd=arguments.simd,
-        kv_type=KvType(_KV_TYPES.index(arguments.kv_cache)),
-        against=arguments.against,
-        repack=arguments.repack,
-    )
-    report = bench(options)
-    print(report.to_json() if arguments.json else report.to_text())
+    run(arguments, _KV_TYPES)
+
+
+def _add_publish(parser: argparse.ArgumentParser) -> None:
+    from release.publish_cli import add_options, run
+
+    add_options(parser)
+    parser.set_defaults(command=run)
 
 
 def _add_bundle(parser: argparse.ArgumentParser) -> None:
