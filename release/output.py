@@ -128,10 +128,17 @@ def resumable_folder(path: Path, *, marker: str, force: bool) -> Iterator[Path]:
             except PackageError:
                 shutil.rmtree(partial, ignore_errors=True)
                 raise
-            except ResourceError as error:
-                if error.slug != _UNWRITABLE:
-                    raise
-                raise ResourceError(_UNWRITABLE, error.message, hint=hint) from error
+            except BaseException as error:
+                _remove_if_hollow(partial)
+                if isinstance(error, ResourceError) and error.slug == _UNWRITABLE:
+                    raise ResourceError(_UNWRITABLE, error.message, hint=hint) from error
+                raise
+
+
+def _remove_if_hollow(folder: Path) -> None:
+    """Removes a folder that holds nothing but folders: there is nothing to go on with."""
+    if all(path.is_dir() for path in folder.rglob("*")):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager

@@ -127,6 +127,7 @@ def quantize_with_report(options: QuantizeOptions) -> tuple[Path, QuantizeReport
             journal.close()
         with stages.measure("finishing", 0):
             _finish(folder, conversion, entries, _metadata(options, conversion, files))
+    (options.output / JOURNAL_NAME).unlink()  # not before the result has its name
     report = QuantizeReport(
         recipe=options.recipe,
         threads=threads,
@@ -223,7 +224,6 @@ def _finish(folder: Path, conversion: _Conversion, entries: tuple[Entry, ...], m
     )
     manifest = Manifest(created_by=CREATED_BY, sections=sections, tensors=tensors)
     _write_flushed(folder / FILE_NAME, manifest.to_json().encode())
-    (folder / JOURNAL_NAME).unlink()
 
 
 def _write_flushed(path: Path, data: bytes) -> None:
