@@ -200,7 +200,9 @@ class LoadedBackend:
 
 
 def _session(caller: Caller) -> str | None:
-    return caller.headers.get("x-session-id")
+    """The header's value: it comes decoded as Latin-1, and names are UTF-8 wherever they can be."""
+    value = caller.headers.get("x-session-id")
+    return None if value is None else value.encode("latin-1").decode(errors="replace")
 
 
 def _new_id(kind: str) -> str:

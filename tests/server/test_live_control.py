@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from openai import OpenAI
@@ -152,6 +153,15 @@ def test_health_is_answered_while_the_engine_works(live: ServerProcess) -> None:
             assert live.ask("GET", "/health").json() == {"status": "ok"}
             assert live.ask("GET", "/readyz").status == 200
         assert queue(live)["running"] == 1
+
+
+def test_a_session_has_one_name_in_body_header_and_path(live: ServerProcess) -> None:
+    name = "Gespräch 你好"
+    header = {"X-Session-Id": name.encode().decode("latin-1")}
+    body = {"messages": user("Hello!"), "max_tokens": 1}
+    assert live.ask("POST", "/v1/chat/completions", body, headers=header).status == 200
+    assert name in {session["id"] for session in live.ask("GET", "/v1/sessions").json()["data"]}
+    assert live.ask("DELETE", f"/v1/sessions/{quote(name)}").status == 200
 
 
 @pytest.mark.parametrize("name", ["session_id", "prompt_cache_key", "user", "metadata", "header"])
