@@ -12,12 +12,12 @@ from launcher import __version__
 from launcher.engine import Package, Session
 from launcher.engine_sampling import Sampler, Utf8Stream
 from launcher.engine_types import Sampling, Section
-from launcher.errors import MindnanoError
+from launcher.errors import InternalError, MindnanoError
 from launcher.model import OpenModel
 from launcher.options.parse import Options
 from launcher.server.constraint import GrammarFactory
 from launcher.server.request import GenerationRequest
-from launcher.server.scheduler import Scheduler
+from launcher.server.scheduler import UPKEEP_FAILED, Scheduler
 from launcher.server.served import ServedModel
 from launcher.server.session_files import SessionFiles
 from launcher.server.session_format import Origin
@@ -55,7 +55,7 @@ def open_generation(
         options: the options.
         grammar: makes the constraints of replies.
         created: now, in seconds since 1970.
-        report: told what is wrong with saved sessions.
+        report: told what is wrong with saved sessions, and what failed without a request that could be told.
 
     Raises:
         UsageError, BusyError: the folder of sessions cannot be used.
@@ -73,6 +73,7 @@ def open_generation(
         stop_ids=stop_ids,
         stop_texts=tuple(package.token_bytes(token).decode(errors="replace") for token in sorted(stop_ids)),
         limit=options.serving.queue,
+        observe=lambda event, facts: _tell_failure(event, facts, report),
     )
     scheduler.start()
     try:
@@ -84,6 +85,18 @@ def open_generation(
         )
     finally:
         scheduler.close(drain=0)
+
+
+def _tell_failure(event: str, facts: Mapping[str, object], report: Callable[[MindnanoError], None]) -> None:
+    """Reports what no request can be told of; the requests themselves are in the server's journal."""
+    if event == UPKEEP_FAILED:
+        report(
+            InternalError(
+                "internal",
+                f"looking after the kept conversations failed: {facts['error']}",
+                hint="please report this with the log",
+            )
+        )
 
 
 class ChoiceSampler:

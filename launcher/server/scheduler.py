@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Final
 
 from launcher.errors import Cancelled, MindnanoError
 from launcher.generate import EnginePort
@@ -21,6 +22,9 @@ from launcher.server.job import Job, Stop, as_error, deadline_exceeded
 from launcher.server.job_queue import JobQueue
 from launcher.server.request import GenerationRequest
 from launcher.server.running import Phase, Ports, Run, SamplerPort, StorePort, StreamPort, TextPort, Totals
+
+UPKEEP_FAILED: Final = "upkeep_failed"
+"""The event of an error that no request waits for, with its text as `error`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -306,7 +310,7 @@ class Scheduler:
             return work()
         except Exception as error:
             with suppress(Exception):
-                self._tell("upkeep_failed", {"error": repr(error)})
+                self._tell(UPKEEP_FAILED, {"error": repr(error)})
             return None
 
     def _serve(self, job: Job) -> None:
