@@ -79,7 +79,7 @@ def read_program(path: Path) -> tuple[ProgramFacts | None, list[str]]:
             return (None, gaps) if gaps else (_facts(path, payload), [])
     except MindnanoError as error:
         return None, [f"the program: {error.message}"]
-    except (ValueError, KeyError, TypeError, StopIteration) as error:
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError, StopIteration, RecursionError) as error:
         return None, [f"the program: {path}: its {SBOM} is not what a build writes: {error!r}"]
 
 
@@ -110,7 +110,12 @@ def _gaps(payload: Payload) -> list[str]:
 def _facts(path: Path, payload: Payload) -> ProgramFacts:
     bill = json.loads(payload.read(SBOM))
     root = bill["metadata"]["component"]
-    by_key = {entry["bom-ref"]: entry for entry in components(bill)}
+    by_key = {str(entry["bom-ref"]): entry for entry in components(bill)}
+    for key, entry in by_key.items():
+        if not (entry["name"] and entry["version"] and entry["licenses"][0]["expression"]):
+            raise ValueError(f"{key} has no name, version or licence")
+    if not all(dependency["ref"] in by_key for dependency in bill["dependencies"]):
+        raise ValueError("its dependencies name what it does not list")
     names = sorted(name for name in payload.members if name == DOCUMENT or name.startswith(NOTICES))
     runtime = None
     if RKNN_RUNTIME in payload.members:

@@ -227,8 +227,8 @@ class _Release:
             return Check(name="sbom", fact="", faults=(f"{release_bom.NAME} is not JSON: {error}",))
         digest = self._listed(PROGRAM)
         faults = release_bom.bill_faults(document, self.program, digest, info)
-        count = len(document.get("components", [])) if isinstance(document, dict) else 0
-        return Check(name="sbom", fact=f"CycloneDX 1.6, {count} components", faults=tuple(faults))
+        fact = "" if faults else f"CycloneDX 1.6, {len(document['components'])} components"
+        return Check(name="sbom", fact=fact, faults=tuple(faults))
 
     def _card(self) -> Check:
         info = self._model_info()

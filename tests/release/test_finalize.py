@@ -272,6 +272,26 @@ def test_a_damaged_program_is_refused(program: Path, tmp_path: Path, place: int)
 
 
 @pytest.mark.parametrize(
+    ("member", "content"),
+    [
+        ("sbom.cdx.json", b"[]"),
+        ("sbom.cdx.json", b"{}"),
+        ("sbom.cdx.json", b"\xff"),
+        ("sbom.cdx.json", b'{"metadata": {"component": {"bom-ref": "x", "licenses": []}}}'),
+        ("sbom.cdx.json", b"[" * 100_000),
+        ("notices/index.json", b"{}"),
+        ("notices/index.json", b'{"components": [{"file": "notices/none.txt"}]}'),
+        ("publisher.json", b"{}"),
+    ],
+)
+def test_a_program_of_any_content_never_crashes_it(tmp_path: Path, member: str, content: bytes) -> None:
+    program = stand_in_program(tmp_path / "program", **{member: content})
+    with pytest.raises(PackageError) as caught:
+        make_release(tmp_path / "out", program, require_demo())
+    assert caught.value.slug == "release-incomplete"
+
+
+@pytest.mark.parametrize(
     ("options", "slug", "code"),
     [
         ({"version": "one"}, "version-invalid", 2),
