@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TextIO
 
 from launcher.errors import EXIT_SIGHUP, EXIT_SIGTERM, ContextFull, UsageError
@@ -13,7 +14,7 @@ from launcher.streaming import Caught, stream_reply
 from launcher.talk import Talk
 from launcher.terminal import Console
 
-COMMANDS = ("/help", "/reset", "/stats", "/think", "/quit")
+COMMANDS = ("/help", "/reset", "/stats", "/think", "/save", "/load", "/quit")
 # Shorter prompts are read at once; a progress line would only flicker.
 _PROGRESS_FROM = 1024
 
@@ -124,7 +125,10 @@ def run_chat(talk: Talk, console: Console, read_line: Callable[[], str]) -> int:
         if line.startswith("/"):
             if line.split()[0] == "/quit":
                 return 0
-            _command(talk, console, line)
+            try:
+                _command(talk, console, line)
+            except UsageError as error:
+                console.say_text(console.texts.error(error))
             continue
         try:
             caught = _reply(talk, console, line)
@@ -173,8 +177,25 @@ def _command(talk: Talk, console: Console, line: str) -> None:
         elif words[1:]:
             slug = "chat-think-usage"
         console.say(slug, state="on" if conversation.thinking else "off")
+    elif words[0] in {"/save", "/load"}:
+        _file_command(talk, console, words[0], line.strip().removeprefix(words[0]).strip())
     else:
         console.say("chat-unknown", command=words[0])
+
+
+def _file_command(talk: Talk, console: Console, command: str, name: str) -> None:
+    from launcher.chat_files import load_conversation, save_conversation
+
+    if not name:
+        console.say("chat-file-usage", command=command)
+        return
+    path = Path(name).expanduser()
+    if command == "/save":
+        save_conversation(path, talk.name, talk.conversation.messages)
+        console.say("chat-saved", path=path, turns=len(talk.conversation.messages) // 2)
+    else:
+        talk.conversation.resume(load_conversation(path))
+        console.say("chat-loaded", path=path, turns=len(talk.conversation.messages) // 2)
 
 
 def _say_stats(talk: Talk, console: Console) -> None:

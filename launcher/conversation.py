@@ -99,6 +99,11 @@ class Conversation:
         self._sampler = self._ports.new_sampler()
         self.stats = Stats()
 
+    def resume(self, messages: Sequence[Message]) -> None:
+        """Goes on from these turns, a question and its answer each, in place of those so far."""
+        self.reset()
+        self._messages += messages
+
     def cancel(self) -> None:
         """Stops the reply that is running; callable from any thread."""
         self._flag.set()

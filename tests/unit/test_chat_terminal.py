@@ -158,3 +158,30 @@ def test_messages_in_a_file_hold_no_escapes(tmp_path: Path) -> None:
     text = file.read_bytes()
     assert b"/reset" in text
     assert not {0x1B, 0x0D} & set(text)
+
+
+def test_a_saved_conversation_goes_on_where_it_was(chat: TerminalProcess, tmp_path: Path) -> None:
+    chat.send("first\r")
+    chat.expect("[first] turn 1")
+    chat.expect(READY)
+    chat.send(f"/save {tmp_path}/my talk.json\r")
+    chat.expect("Saved 1 turns")
+    chat.expect(READY)
+    chat.send("/reset\r")
+    chat.expect(READY)
+    chat.send(f"/load {tmp_path}/my talk.json\r")
+    chat.expect("Loaded 1 turns")
+    chat.expect(READY)
+    chat.send("second\r")
+    chat.expect("[second] turn 2")
+
+
+def test_a_file_that_is_not_there_ends_no_chat(chat: TerminalProcess) -> None:
+    chat.send("/load /nonexistent/talk\r")
+    chat.expect("chat-file")
+    chat.expect(READY)
+    chat.send("/save\r")
+    chat.expect("/save FILE")
+    chat.expect(READY)
+    chat.send("after\r")
+    chat.expect("[after] turn 1")

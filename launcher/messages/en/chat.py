@@ -26,6 +26,8 @@ TEXTS: Final[Mapping[str, str]] = {
         "/reset           forget the conversation\n"
         "/stats           speed and memory\n"
         "/think on|off    let the model think first\n"
+        "/save FILE       write the conversation to a file\n"
+        "/load FILE       go on with a conversation from a file\n"
         "/quit            leave (also Ctrl-D)\n"
         "Ctrl-C stops an answer and keeps the conversation."
     ),
@@ -39,6 +41,9 @@ TEXTS: Final[Mapping[str, str]] = {
         "memory      {predicted} predicted after loading, {measured} measured ({unaccounted} unaccounted)\n"
         "            {now} now, {full} predicted when the context is full"
     ),
+    "chat-file-usage": "Usage: {command} FILE",
+    "chat-saved": "Saved {turns} turns to {path}.",
+    "chat-loaded": "Loaded {turns} turns from {path}.",
     "chat-log-lost": "warning: the log {path} ends here: {reason}",
     "chat-loading": "Loading",
     "chat-not-loaded": (

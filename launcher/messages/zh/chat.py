@@ -23,6 +23,8 @@ TEXTS: Final[Mapping[str, str]] = {
         "/reset           忘掉对话\n"
         "/stats           速度和内存\n"
         "/think on|off    让模型先思考\n"
+        "/save FILE       把对话写入文件\n"
+        "/load FILE       从文件继续对话\n"
         "/quit            退出（也可按 Ctrl-D）\n"
         "Ctrl-C 停止回答，保留对话。"
     ),
@@ -36,6 +38,9 @@ TEXTS: Final[Mapping[str, str]] = {
         "内存      加载后预计 {predicted}，实测 {measured}（未计入 {unaccounted}）\n"
         "          现在 {now}，上下文装满时预计 {full}"
     ),
+    "chat-file-usage": "用法：{command} FILE",
+    "chat-saved": "已把 {turns} 轮对话保存到 {path}。",
+    "chat-loaded": "已从 {path} 读入 {turns} 轮对话。",
     "chat-log-lost": "警告：日志 {path} 到此为止：{reason}",
     "chat-loading": "加载",
     "chat-not-loaded": "权重（{weights}）大于可用内存（{available}）：现在不加载，用到时再从磁盘读取，会很慢。",

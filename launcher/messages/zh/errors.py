@@ -25,6 +25,8 @@ ERRORS: Final[Mapping[str, tuple[str, str]]] = {
     "output-full": ("无法写出：空间不足", "释放一些空间"),
     "memory-plan": ("这个上下文需要的内存多于可用内存", "选较小的上下文，或用 --force 照样启动：{hint}"),
     "context-too-large": ("模型包不支持这么大的上下文", "选较小的上下文：{hint}"),
+    "chat-file": ("无法读写对话文件", "检查文件名，并确认目录存在且可写"),
+    "chat-file-invalid": ("这不是保存的对话文件", "请指定 /save 写出的文件"),
     "context-full": ("上下文已满", "用 --context 选更大的上下文；对话中用 /reset 重新开始"),
     "cancelled": ("已停止", ""),
     "template-invalid": ("模型包的对话模板无效", "用可用的模板重新打包"),
