@@ -18,6 +18,8 @@ from typing import BinaryIO, Self
 from launcher.errors import UsageError
 
 LOG_VERSION = 1
+_USUAL = 0o666  # less what the umask takes
+_PRIVATE = 0o600
 
 
 class EventLog:
@@ -31,6 +33,7 @@ class EventLog:
         path: Path | None,
         *,
         max_bytes: int = 0,
+        private: bool = False,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         lost: Callable[[str], None] = lambda reason: None,
     ) -> None:
@@ -39,6 +42,7 @@ class EventLog:
         Args:
             path: the file; None logs nothing.
             max_bytes: size that a line must not lead beyond; 0 for none. A single line may be longer.
+            private: whether a file that is made is for its owner alone, because it takes what people said.
             clock: the time; for tests.
             lost: told why, when the log ends before the program does.
 
@@ -47,6 +51,7 @@ class EventLog:
         """
         self._path = path
         self._max_bytes = max_bytes
+        self._mode = _PRIVATE if private else _USUAL
         self._clock = clock
         self._lost = lost
         self._lock = threading.Lock()
@@ -54,7 +59,7 @@ class EventLog:
         if path is None:
             return
         try:
-            self._file = _opened(path)
+            self._file = self._opened(path)
         except OSError as error:
             raise UsageError(
                 "log-unwritable",
@@ -98,9 +103,13 @@ class EventLog:
             if has_room or not stat.S_ISREG(own.st_mode):
                 return
             path.replace(path.with_name(path.name + ".1"))
-        fresh = _opened(path)
+        fresh = self._opened(path)
         self._file = fresh
         file.close()
+
+    def _opened(self, path: Path) -> BinaryIO:
+        """For appending, without a buffer: a line is one write, so lines of several processes do not mix."""
+        return open(path, "ab", buffering=0, opener=lambda name, flags: os.open(name, flags, self._mode))
 
     def _close(self) -> None:
         file, self._file = self._file, None
@@ -115,11 +124,6 @@ class EventLog:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _opened(path: Path) -> BinaryIO:
-    """For appending, without a buffer: a line is one write, so lines of several processes do not mix."""
-    return path.open("ab", buffering=0)
 
 
 def _write_all(file: BinaryIO, data: bytes) -> None:

@@ -314,7 +314,8 @@ def open_log(options: Options, texts: Catalogue) -> EventLog:
     def say_lost(reason: str) -> None:
         print(texts("chat-log-lost", path=options.log, reason=reason), file=sys.stderr)
 
-    return EventLog(options.log, max_bytes=options.log_max_mib << 20, lost=say_lost)
+    private = options.serving.log_prompts
+    return EventLog(options.log, max_bytes=options.log_max_mib << 20, private=private, lost=say_lost)
 
 
 def _load(

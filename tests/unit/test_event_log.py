@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 import threading
 from datetime import UTC, datetime
 from pathlib import Path
@@ -80,6 +82,19 @@ def test_a_full_log_is_put_aside_and_begun_anew(tmp_path: Path) -> None:
     assert numbers == list(range(7))[-len(numbers) :]
     assert len(numbers) > 2
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["log.jsonl", "log.jsonl.1"]
+
+
+@pytest.mark.parametrize(("private", "mode"), [(True, 0o600), (False, 0o644)])
+def test_what_people_said_is_for_the_owner_of_the_log_alone(tmp_path: Path, private: bool, mode: int) -> None:
+    path = tmp_path / "log.jsonl"
+    before = os.umask(0o022)
+    try:
+        with EventLog(path, private=private, max_bytes=300) as log:
+            for _ in range(8):
+                log.write("request", {"prompt": "x" * 100})
+    finally:
+        os.umask(before)
+    assert [stat.S_IMODE(file.stat().st_mode) for file in (path, tmp_path / "log.jsonl.1")] == [mode, mode]
 
 
 def test_a_line_longer_than_the_log_is_written_all_the_same(tmp_path: Path) -> None:
