@@ -154,3 +154,90 @@ def test_a_missing_scales_file_is_named(micro: Path, tmp_path: Path) -> None:
         quantize(
             QuantizeOptions(source=micro, output=tmp_path / "out", calibration_scales=tmp_path / "nothing.safetensors")
         )
+
+
+def write_entries(folder: Path, entries: dict[str, npt.NDArray[Any]]) -> Path:
+    path = folder / "scales.safetensors"
+    write_safetensors(path, {name: values.astype(np.float32) for name, values in entries.items()})
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("model.layers.0.attention.q_proj.weight", (64,)),
+        ("model.layers.1.mlp.experts.up_proj.weight", (64,)),
+        ("model.layers.1.mlp.experts.up_proj.weight", (4, 64)),
+        ("model.layers.1.attention.v_b_proj.weight", (32,)),
+    ],
+)
+def test_weights_move_the_error_to_where_it_counts_less(
+    micro: Path, tmp_path: Path, convert: Convert, name: str, shape: tuple[int, ...]
+) -> None:
+    weights = np.random.default_rng(2).exponential(1, shape) ** 3
+    path = write_entries(tmp_path, {f"{name}.importance": weights})
+    exact = read_l3r(convert(micro, "f32")).values(name)
+    plain = read_l3r(convert(micro, "w4a8"))
+    weighted = read_l3r(convert(micro, "w4a8", calibration_scales=path))
+    each = weights if weights.ndim == 1 else weights[:, None, :]
+    before, after = (plain.values(name) - exact) ** 2, (weighted.values(name) - exact) ** 2
+    assert (each * after).sum() < 0.97 * (each * before).sum()
+    assert after.sum() > before.sum()
+    others = [tensor.name for tensor in plain.tensors.values() if tensor.name != name]
+    assert all(plain.tensors[other].sha256 == weighted.tensors[other].sha256 for other in others)
+
+
+def test_only_the_proportions_of_weights_count(micro: Path, tmp_path: Path, convert: Convert) -> None:
+    name = "model.layers.0.attention.q_proj.weight"
+    weights = np.random.default_rng(2).exponential(1, 64)
+    digests = [
+        read_l3r(
+            convert(
+                micro,
+                "w4a8",
+                calibration_scales=write_entries(tmp_path, {f"{name}.importance": factor * weights}),
+            )
+        )
+        .tensors[name]
+        .sha256
+        for factor in (1, 2.0**40)
+    ]
+    assert digests[0] == digests[1]
+
+
+def test_weights_are_of_the_unfolded_model(micro: Path, tmp_path: Path, convert: Convert) -> None:
+    """A fold by powers of two and the weights that undo it leave the integers and scales of every group as they are."""
+    name = "model.layers.0.attention.q_proj.weight"
+    weights = np.ones(64)
+    scales = {"model.layers.0.input_layernorm.weight": np.full(64, 4.0)}
+    folded = read_l3r(convert(micro, "w4a8", calibration_scales=write_entries(tmp_path, scales))).values(name)
+    scales["model.layers.0.input_layernorm.weight"][::2] = 2
+    uneven = read_l3r(convert(micro, "w4a8", calibration_scales=write_entries(tmp_path, scales))).values(name)
+    scales[f"{name}.importance"] = weights
+    weighted = read_l3r(convert(micro, "w4a8", calibration_scales=write_entries(tmp_path, scales))).values(name)
+    exact = read_l3r(convert(micro, "f32")).values(name)
+    columns = scales["model.layers.0.input_layernorm.weight"]
+    assert np.abs(folded / 4 - exact).max() < 0.2
+    assert ((weighted / columns - exact) ** 2).sum() < ((uneven / columns - exact) ** 2).sum()
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "value"),
+    [
+        ("model.layers.0.input_layernorm.weight", (64,), 1.0),
+        ("model.layers.0.attention.conv1d.weight", (192,), 1.0),
+        ("nothing.weight", (64,), 1.0),
+        ("model.layers.0.attention.q_proj.weight", (63,), 1.0),
+        ("model.layers.0.attention.q_proj.weight", (1, 64), 1.0),
+        ("model.layers.1.mlp.experts.up_proj.weight", (3, 64), 1.0),
+        ("model.layers.0.attention.q_proj.weight", (64,), 0.0),
+        ("model.layers.0.attention.q_proj.weight", (64,), -1.0),
+    ],
+)
+def test_weights_that_belong_to_nothing_are_refused_by_name(
+    micro: Path, tmp_path: Path, name: str, shape: tuple[int, ...], value: float
+) -> None:
+    scales = write_entries(tmp_path, {f"{name}.importance": np.full(shape, value)})
+    with pytest.raises(PackageError, match=rf"scales: {name}\.importance ") as caught:
+        quantize(QuantizeOptions(source=micro, output=tmp_path / "out", calibration_scales=scales))
+    assert caught.value.slug == "calibration-invalid"
