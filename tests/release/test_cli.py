@@ -130,7 +130,7 @@ def test_version_and_help_import_nothing_heavy(argument: str) -> None:
     assert "exit codes" in result.stdout or argument == "--version"
 
 
-@pytest.mark.parametrize("script", ["quantize_model", "pack_model", "benchmark", "build_portable"])
+@pytest.mark.parametrize("script", ["quantize_model", "pack_model", "benchmark", "build_portable", "finalize_release"])
 def test_scripts_are_doors_to_their_commands(script: str) -> None:
     """By any Python: the one that runs the script has none of our packages."""
     command = [sys.executable, "-S", f"scripts/{script}.py", "--help"]
