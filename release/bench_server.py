@@ -72,6 +72,7 @@ class BenchServer:
         package: what it serves.
         options: further words of its command line.
         """
+        self._started: subprocess.Popen[bytes] | None = None
         self.port = _free_port()
         own = [sys.executable, "-P", "-m", "launcher"] if program is None else [str(program.absolute())]
         words = ["--no-console", "--lang", "en", "--color", "never", "--host", _HOST, "--port", str(self.port)]
@@ -82,20 +83,20 @@ class BenchServer:
         self._folder = TemporaryDirectory(prefix="mindnano-bench-")
         self._log = Path(self._folder.name) / "log"
         try:
+            # A signal that comes meanwhile is raised at the end of this block, when there is something to end.
             with held_back(), self._log.open("wb") as log:
-                self._process = subprocess.Popen(
+                self._started = subprocess.Popen(
                     [*self.program, *self.options],
                     env=child_environment(Path(self._folder.name)),
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
                 )
+            self._wait_ready()
         except OSError as error:
-            self._folder.cleanup()
+            self._end()
             message = f"cannot start {self.program[0]}: {error.strerror}"
             raise UsageError("bench-program", message, hint="Give an executable mindnano-infer.") from error
-        try:
-            self._wait_ready()
         except BaseException:
             self._end()
             raise
@@ -105,6 +106,11 @@ class BenchServer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._end()
+
+    @property
+    def _process(self) -> subprocess.Popen[bytes]:
+        assert self._started is not None
+        return self._started
 
     @property
     def process_id(self) -> int:
@@ -122,13 +128,8 @@ class BenchServer:
 
     def _end(self) -> None:
         with held_back():
-            if self._process.poll() is None:
-                self._process.terminate()
-            try:
-                self._process.wait(_END_SECONDS)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
+            if self._started is not None:
+                _end(self._started)
             self._folder.cleanup()
 
     def facts(self) -> Mapping[str, Any]:
@@ -222,6 +223,16 @@ def child_environment(home: Path) -> dict[str, str]:
         "PYTHONPATH": str(Path(__file__).resolve().parents[1]),
         "PYTHONUNBUFFERED": "1",
     }
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        process.terminate()
+    try:
+        process.wait(_END_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def _free_port() -> int:
