@@ -97,7 +97,7 @@ def test_a_result_that_cannot_take_its_name_leaves_the_earlier_one(
 
 
 def test_memory_does_not_grow_with_the_model(tmp_path: Path) -> None:
-    """A checkpoint of 128 MB (mostly a hole in the file) converts in much less memory than that."""
+    """A checkpoint of 128 MB (mostly a hole in the file) is converted and packed in much less memory than that."""
     folder = make_checkpoint(tmp_path / "large")
     vocabulary = 1 << 19
     tensors = random_tensors(PRESETS["micro"], seed=0, mtp=True)
@@ -109,9 +109,11 @@ def test_memory_does_not_grow_with_the_model(tmp_path: Path) -> None:
     _write_sparse(folder / "model.safetensors", tensors)
     edit_json(folder / "config.json", lambda config: config.update(vocab_size=vocabulary))
     program = (
-        "import sys, resource; from pathlib import Path; from release.quantize import QuantizeOptions, quantize\n"
+        "import sys, resource; from pathlib import Path; from release.pack import PackOptions, pack\n"
+        "from release.quantize import QuantizeOptions, quantize\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
-        "quantize(QuantizeOptions(source=Path(sys.argv[1]), output=Path(sys.argv[2]), recipe='bf16'))\n"
+        "manifest = quantize(QuantizeOptions(source=Path(sys.argv[1]), output=Path(sys.argv[2]), recipe='bf16'))\n"
+        "pack(PackOptions(manifest=manifest, output=Path(sys.argv[2] + '.l3r')))\n"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"
     )
     command = [sys.executable, "-c", program, str(folder), str(tmp_path / "out")]
