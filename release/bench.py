@@ -1,4 +1,4 @@
-"""`mindnano bench`: how fast a package prefills and decodes, and which share of the memory bandwidth that uses."""
+"""`mindnano bench --engine`: how fast a package prefills and decodes, and which share of the bandwidth that uses."""
 
 from __future__ import annotations
 

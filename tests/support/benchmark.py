@@ -1,6 +1,6 @@
 """The engine beside llama.cpp on one random checkpoint, in one run: the figures of docs/performance.md.
 
-    python -m tests.support.benchmark FOLDER [arguments of `mindnano bench`]
+    python -m tests.support.benchmark FOLDER [arguments of `mindnano bench --engine`]
 
 Needs llama-cpp-python, and LLAMA_CPP_SOURCE naming the llama.cpp folder of its source package. FOLDER (6 GB) keeps the
 checkpoint, the package and the GGUF files for the next run.
@@ -39,7 +39,7 @@ def main() -> int:
     if not rounded.is_file():
         llama_cpp_convert(checkpoint, whole)
         llama_cpp_quantize(whole, rounded)
-    return mindnano(["bench", str(package), "--against", str(rounded), *rest])
+    return mindnano(["bench", "--engine", str(package), "--against", str(rounded), *rest])
 
 
 if __name__ == "__main__":
