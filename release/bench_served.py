@@ -23,6 +23,7 @@ from release.l3r_reader import read_package
 INPUTS: Final = (128, 512, 1024, 2048, 4096, 8192, 16384)
 _SEED: Final = 20261130
 _WARM_TOKENS: Final = 512
+_SERVER_FACTS: Final = ("model", "version", "system_fingerprint", "context", "kv_cache", "threads", "simd", "mtp")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,8 +88,10 @@ def bench_served(options: ServedOptions) -> ServedReport:
     )
     try:
         with _clocks(options, report, system), server, Sampler(system) as sampler:
-            report.facts["server"] = _server_facts(server)
-            _measure(server, sampler, report, inputs, config.token_count)
+            facts = server.facts()
+            report.facts["server"] = {name: facts[name] for name in _SERVER_FACTS if name in facts}
+            # A portable program may hold the model in another process than the one that was started.
+            _measure(facts.get("process_id", server.process_id), server, sampler, report, inputs, config.token_count)
     except BaseException as error:
         report.ended = str(error) or type(error).__name__
         raise
@@ -137,14 +140,13 @@ def _warn(report: ServedReport, warnings: Sequence[str]) -> None:
         print(f"mindnano: warning: {warning}", file=sys.stderr)
 
 
-def _server_facts(server: BenchServer) -> dict[str, Any]:
-    wanted = ("model", "version", "system_fingerprint", "context", "kv_cache", "threads", "simd", "mtp")
-    facts = server.facts()
-    return {name: facts[name] for name in wanted if name in facts}
-
-
 def _measure(
-    server: BenchServer, sampler: Sampler, report: ServedReport, inputs: Sequence[int], token_count: int
+    process_id: int,
+    server: BenchServer,
+    sampler: Sampler,
+    report: ServedReport,
+    inputs: Sequence[int],
+    token_count: int,
 ) -> None:
     prompts = _Prompts(token_count)
     # Random tokens spread over the experts, so a few hundred touch nearly every page of the package.
@@ -153,7 +155,7 @@ def _measure(
     sampler.take()
     with Progress("Measuring", len(inputs) * report.repeat, unit="runs") as progress:
         for size in inputs:
-            is_reset = bench_machine.reset_peak(server.process_id)
+            is_reset = bench_machine.reset_peak(process_id)
             runs = []
             for _ in range(report.repeat):
                 runs.append(_run(server, prompts, size, report.output_tokens))
@@ -162,7 +164,7 @@ def _measure(
                 Row(
                     input_tokens=size,
                     runs=tuple(runs),
-                    resident=bench_machine.resident(server.process_id),
+                    resident=bench_machine.resident(process_id),
                     peak_reset=is_reset,
                     sensors=sampler.take(),
                 )

@@ -114,7 +114,7 @@ class BenchServer:
 
     @property
     def process_id(self) -> int:
-        """Of the process that holds the model."""
+        """Of the process that was started."""
         return self._process.pid
 
     def _wait_ready(self) -> None:

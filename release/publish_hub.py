@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
@@ -43,8 +44,7 @@ def open_hub(environ: Mapping[str, str]) -> Hub:
     if not endpoint.startswith(("https://", "http://")):
         raise UsageError("endpoint-invalid", f"HF_ENDPOINT is {endpoint!r}, expected an address", hint=DEFAULT_ENDPOINT)
     if not sys.stderr.isatty():
-        utilities: Any = huggingface_hub.utils  # which declares no exports
-        utilities.disable_progress_bars()
+        import_module("huggingface_hub.utils").disable_progress_bars()  # the module declares no exports
     return Hub(endpoint, huggingface_hub.get_token())
 
 

@@ -6,7 +6,10 @@ The client is the real `huggingface_hub`; the hub is a fake on loopback.
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +24,7 @@ from launcher.integrity.checksums import format_checksums
 from release import cli
 from release import publish as module
 from release.publish import Commit, PublishOptions, publish
+from tests.support.demo import ROOT
 from tests.support.fake_hub import TOKEN, FakeHub, Stored
 from tests.support.releases import sha256
 
@@ -268,3 +272,20 @@ def test_a_folder_without_a_list_is_refused(hub: FakeHub, release: Path, tmp_pat
     (tmp_path / "other" / "SHA256SUMS.PUBLIC").unlink()
     with pytest.raises(PackageError, match=r"no SHA256SUMS\.PUBLIC"):
         publish(_options(tmp_path / "other"))
+
+
+def test_a_process_of_its_own_publishes(hub: FakeHub, release: Path) -> None:
+    """Where nothing else has imported the library before."""
+    repository = hub.make(REPO)
+    script = (
+        "import sys\nfrom release import cli, publish\n"
+        "publish.require_verified = lambda folder: None\n"
+        "sys.exit(cli.main(sys.argv[1:]))\n"
+    )
+    command = [sys.executable, "-W", "error", "-c", script, "publish", str(release), "--repo", REPO, "--yes"]
+    environ = {**os.environ, "HF_HUB_DISABLE_XET": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == f"committed as {repository.head}"
+    assert "\r" not in done.stderr
+    assert TOKEN not in done.stdout + done.stderr
