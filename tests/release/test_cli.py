@@ -102,7 +102,7 @@ def test_an_interrupt_exits_with_130(
     def interrupt(_options: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("release.pack.pack", interrupt)
+    monkeypatch.setattr("release.pack.pack_with_report", interrupt)
     assert cli.main(["pack", str(tmp_path), str(tmp_path)]) == 130
     assert "interrupted" in capsys.readouterr().err
 
