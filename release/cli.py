@@ -69,6 +69,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"mindnano {launcher.__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    _add_calibrate(commands.add_parser("calibrate", help="learn from texts which columns of the matrices count"))
     _add_quantize(commands.add_parser("quantize", help="convert a checkpoint to assets and manifest.json"))
     _add_pack(commands.add_parser("pack", help="join assets to one .l3r file"))
     _add_mtp(commands.add_parser("mtp", help="take out, put in and compare the MTP layer"))
@@ -81,6 +82,39 @@ def _parser() -> argparse.ArgumentParser:
     _add_finalize(commands.add_parser("finalize", help="make a release folder of program and package"))
     _add_verify(commands.add_parser("verify", help="check a release folder"))
     return parser
+
+
+def _add_calibrate(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Runs texts through a bf16 or f32 package; writes weights for quantize --calibration-scales."
+    parser.add_argument("--package", type=Path, required=True, metavar="X.l3r")
+    parser.add_argument("--output", type=Path, required=True, metavar="FILE.safetensors")
+    parser.add_argument(
+        "--text",
+        type=Path,
+        nargs="+",
+        metavar="FILE",
+        help="UTF-8 text, or conversations in .jsonl (default: a small set of our own)",
+    )
+    parser.add_argument(
+        "--context", type=_positive, default=512, metavar="N", help="tokens per window (default: %(default)s)"
+    )
+    parser.add_argument("--tokens", type=_count, default=0, metavar="N", help="at most so many tokens (default: all)")
+    parser.add_argument("--force", action="store_true", help="replace FILE.safetensors")
+    parser.set_defaults(command=_calibrate)
+
+
+def _calibrate(arguments: argparse.Namespace) -> None:
+    from release.calibrate import CALIBRATION_TEXT, CalibrateOptions, calibrate
+
+    options = CalibrateOptions(
+        package=arguments.package,
+        output=arguments.output,
+        texts=tuple(arguments.text or [CALIBRATION_TEXT]),
+        context=arguments.context,
+        tokens=arguments.tokens,
+        force=arguments.force,
+    )
+    print(calibrate(options))
 
 
 def _add_quantize(parser: argparse.ArgumentParser) -> None:

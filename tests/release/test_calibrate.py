@@ -1,0 +1,138 @@
+"""Calibration notes what the model really multiplies its matrices with, and what it writes makes rounding better."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from safetensors.numpy import load_file
+
+from launcher.engine import Package
+from launcher.errors import UsageError
+from release.activations import ActivationRun, Record, Weights
+from release.calibrate import CALIBRATION_TEXT, CalibrateOptions, calibrate
+from release.quantize import QuantizeOptions, quantize
+from tests.support.checkpoints import make_checkpoint
+from tests.support.dimensions import Dimensions
+from tests.support.reference import Reference, package_weights
+
+Convert = Callable[..., Path]
+Array = npt.NDArray[np.float64]
+
+
+class Listening(Reference):
+    """The reference, which keeps the inputs of every matrix by the name of the package."""
+
+    heard: dict[str, list[Array]]
+
+    def _rounded(self, name: str, x: Array) -> Array:
+        self.heard.setdefault(name, []).append(x)
+        return super()._rounded(name, x)
+
+
+WINDOWS = [[11 * index % 300 for index in range(40)], [7], [5 * index % 300 for index in range(23)]]
+
+
+@pytest.mark.parametrize("preset", ["micro", "tiny", "qnone"])
+def test_hidden_states_and_inputs_are_those_of_the_reference(preset: str, tmp_path: Path, convert: Convert) -> None:
+    folder = make_checkpoint(tmp_path / "checkpoint", preset)
+    with Package(convert(folder, "f32")) as package:
+        record = Record()
+        layers: list[int] = []
+        run = ActivationRun(Weights(package), package.config, record)
+        found = run.run(WINDOWS, layers.append)
+        weights, _ = package_weights(package)
+        heard: dict[str, list[Array]] = {}
+        for ids, hidden in zip(WINDOWS, found, strict=True):
+            reference = Listening(Dimensions.from_package(package.config), weights)
+            reference.heard = heard
+            expected = reference.forward(ids).hidden
+            np.testing.assert_allclose(hidden, expected, atol=2e-4)
+            if len(ids) > 1:
+                reference.mtp(expected[:-1], ids[1:])
+    assert sum(layers) == package_layers(folder)
+    for name in record.names():
+        means = record.means(name, prior=0) if ".experts." not in name else None
+        if ".v_b_proj." in name:
+            inputs = np.concatenate([x.transpose(1, 0, 2) for x in heard[name]])
+        elif means is None:
+            continue
+        else:
+            inputs = np.concatenate(heard[name])
+        np.testing.assert_allclose(means, (inputs**2).mean(axis=0), rtol=2e-3, atol=1e-7)
+    for layer in (package.config.layer_count - 1,) if preset != "qnone" else ():
+        name = f"model.layers.{layer}.mlp.experts.down_proj.weight"
+        for expert in range(Dimensions.from_package(package.config).experts):
+            inputs = heard.get(name.replace(".experts.", f".experts.{expert}."), [])
+            if inputs:
+                sums = record.means(name, prior=0)[expert]
+                np.testing.assert_allclose(sums, (np.concatenate(inputs) ** 2).mean(axis=0), rtol=2e-3, atol=1e-7)
+
+
+def package_layers(folder: Path) -> int:
+    config = json.loads((folder / "config.json").read_text())
+    return int(config["num_hidden_layers"] + config["num_nextn_predict_layers"])
+
+
+def calibrated(package: Path, tmp_path: Path, **options: Any) -> Path:
+    output = tmp_path / "calibration-scales.safetensors"
+    return calibrate(CalibrateOptions(package=package, output=output, tokens=600, **options))
+
+
+def test_every_quantised_matrix_but_the_embedding_gets_weights(micro: Path, tmp_path: Path, convert: Convert) -> None:
+    entries = load_file(calibrated(convert(micro, "bf16"), tmp_path))
+    manifest = quantize(QuantizeOptions(source=micro, output=tmp_path / "out"))
+    tensors = json.loads(manifest.read_text())["tensors"]
+    expected = {f"{tensor['name']}.importance" for tensor in tensors if tensor["dtype"] in ("Q4X8", "Q8X8")}
+    assert set(entries) == expected - {"model.word_embeddings.weight.importance"}
+    assert all(np.isfinite(values).all() and (values >= 0).all() for values in entries.values())
+
+
+def test_the_file_is_taken_by_quantize_and_two_runs_are_equal(micro: Path, tmp_path: Path, convert: Convert) -> None:
+    package = convert(micro, "bf16")
+    path = calibrated(package, tmp_path)
+    data = path.read_bytes()
+    with pytest.raises(UsageError, match="exists"):
+        calibrated(package, tmp_path)
+    assert calibrated(package, tmp_path, force=True).read_bytes() == data
+    first = convert(micro, "w4a8", calibration_scales=path)
+    assert first.read_bytes() == convert(micro, "w4a8", calibration_scales=path).read_bytes()
+    assert first.read_bytes() != convert(micro, "w4a8").read_bytes()
+
+
+def test_what_weighted_rounding_changes_in_a_product_becomes_smaller(
+    micro: Path, tmp_path: Path, convert: Convert
+) -> None:
+    """The expected squared error of each row's product with inputs of the given squares."""
+    path = calibrated(convert(micro, "bf16"), tmp_path)
+    entries = load_file(path)
+    total = {}
+    with Package(convert(micro, "f32")) as exact:
+        names = {tensor.name for tensor in exact.tensors()}
+        truth = {name: Weights(exact).whole(name) for name in names if f"{name}.importance" in entries}
+    for kind, options in (("plain", {}), ("weighted", {"calibration_scales": path})):
+        with Package(convert(micro, "w4a8", **options)) as package:
+            weights = Weights(package)
+            errors = [
+                float((each(entries[f"{name}.importance"]) * (weights.whole(name) - values) ** 2).sum())
+                for name, values in truth.items()
+            ]
+        total[kind] = sum(errors)
+    assert total["weighted"] < 0.98 * total["plain"]
+
+
+def each(weights: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    return weights if weights.ndim == 1 else weights[:, None, :]
+
+
+def test_the_set_of_our_own_has_both_languages() -> None:
+    lines = [json.loads(line) for line in CALIBRATION_TEXT.read_text(encoding="utf-8").splitlines()]
+    texts = [line["messages"][0]["content"] for line in lines]
+    chinese = [text for text in texts if any("\u4e00" <= character <= "\u9fff" for character in text)]
+    assert len(set(texts)) == len(texts) >= 30
+    assert abs(2 * len(chinese) - len(texts)) <= 4
