@@ -17,7 +17,7 @@ from launcher.model import OpenModel
 from launcher.options.parse import Options
 from launcher.server.constraint import GrammarFactory
 from launcher.server.request import GenerationRequest
-from launcher.server.scheduler import UPKEEP_FAILED, Scheduler
+from launcher.server.scheduler import Scheduler
 from launcher.server.served import ServedModel
 from launcher.server.session_files import SessionFiles
 from launcher.server.session_format import Origin
@@ -73,7 +73,7 @@ def open_generation(
         stop_ids=stop_ids,
         stop_texts=tuple(package.token_bytes(token).decode(errors="replace") for token in sorted(stop_ids)),
         limit=options.serving.queue,
-        observe=lambda event, facts: _tell_failure(event, facts, report),
+        upkeep_failed=lambda error: report(_upkeep_failed(error)),
     )
     scheduler.start()
     try:
@@ -87,16 +87,13 @@ def open_generation(
         scheduler.close(drain=0)
 
 
-def _tell_failure(event: str, facts: Mapping[str, object], report: Callable[[MindnanoError], None]) -> None:
-    """Reports what no request can be told of; the requests themselves are in the server's journal."""
-    if event == UPKEEP_FAILED:
-        report(
-            InternalError(
-                "internal",
-                f"looking after the kept conversations failed: {facts['error']}",
-                hint="please report this with the log",
-            )
-        )
+def _upkeep_failed(error: Exception) -> MindnanoError:
+    """What no request can be told of; the requests themselves are in the server's journal."""
+    return InternalError(
+        "internal",
+        f"looking after the kept conversations failed: {error!r}",
+        hint="please report this with the log",
+    )
 
 
 class ChoiceSampler:

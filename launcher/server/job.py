@@ -1,4 +1,4 @@
-"""A request on its way through the server, why it ends, and what the log says of it."""
+"""A request on its way through the server, and why it ends."""
 
 from __future__ import annotations
 
@@ -96,28 +96,3 @@ def as_error(error: BaseException) -> MindnanoError:
     wrapped = InternalError("internal", repr(error), hint="please report this with the log")
     wrapped.__cause__ = error
     return wrapped
-
-
-def facts_of(job: Job, event: Finished | Failed, now: float) -> dict[str, object]:
-    """For the log."""
-    facts: dict[str, object] = {"seconds": round(now - job.accepted, 6)}
-    if isinstance(event, Failed):
-        facts |= {"outcome": event.error.slug, "error": event.error.message}
-    else:
-        facts["outcome"] = "finished"
-    if job.run is None:
-        return facts
-    metrics = event.metrics if isinstance(event, Finished) else (*job.run.metrics, job.run.progress())
-    first = metrics[0]
-    return facts | {
-        "prompt_tokens": first.prompt,
-        "cached_tokens": first.cached,
-        "cache_source": first.cache_source.value,
-        "generated_tokens": sum(each.generated for each in metrics),
-        "reasoning_tokens": sum(each.reasoning for each in metrics),
-        "choices": len(metrics),
-        "queue_seconds": round(first.queue_seconds, 6),
-        "ttft_seconds": round(first.first_seconds, 6) or None,
-        "prefill_tokens_per_second": round(first.prefill_rate, 3),
-        "decode_tokens_per_second": round(metrics[-1].decode_rate, 3),
-    }

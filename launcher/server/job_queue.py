@@ -8,14 +8,13 @@ from __future__ import annotations
 import math
 from bisect import insort
 from collections import deque
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
 from launcher.errors import MindnanoError, RequestError
 from launcher.server.events import Event, Finished, Paused, Queued, Sink
-from launcher.server.job import Job, Stop, deadline_exceeded, facts_of, last_event, shutting_down
+from launcher.server.job import Job, Stop, deadline_exceeded, last_event, shutting_down
 from launcher.server.request import GenerationRequest
 from launcher.server.running import Run
 
@@ -43,9 +42,8 @@ class JobQueue:
     """The requests that have not ended.
 
     Attributes:
-        limit: how many may wait; paused ones count, the one that runs does not.
+        limit: how many may wait when one more comes; the paused ones and the one that runs do not count.
         clock: seconds.
-        tell: takes events for the log.
         changed: called after every change.
         running: the request on the engine.
         ready: those that wait for it, next one first.
@@ -57,7 +55,6 @@ class JobQueue:
 
     limit: int
     clock: Callable[[], float]
-    tell: Callable[[str, Mapping[str, object]], None]
     changed: Callable[[], None]
     running: Job | None = None
     ready: list[Job] = field(default_factory=list)
@@ -97,9 +94,8 @@ class JobQueue:
         """
         try:
             self._admit(request.id)
-        except RequestError as refusal:
+        except RequestError:
             self.counts.refused += 1
-            self.observe("request_refused", request, code=refusal.slug)
             raise
         now = self.clock()
         expires = math.inf if request.deadline is None else now + request.deadline
@@ -108,7 +104,6 @@ class JobQueue:
         self.counts.accepted += 1
         self._jobs[request.id] = job
         self._enqueue(job)
-        self.observe("request_accepted", request, prompt_tokens=len(request.prompt), position=job.told)
 
     def take(self) -> Job | None:
         """Makes the next one the running one."""
@@ -120,6 +115,23 @@ class JobQueue:
         self._announce()
         return self.running
 
+    def check_pause(self) -> None:
+        """Whether one more may be paused. Paused ones leave their places to others, so they have a bound of their own.
+
+        Raises:
+            RequestError: 429 `too_many_paused`.
+        """
+        most = max(1, self.limit)
+        leaving = self.running is not None and self.running.stop is Stop.PAUSE
+        if self.paused + leaving >= most:
+            raise RequestError(
+                "too_many_paused",
+                f"{self.paused + leaving} requests are paused already, the limit is {most}; this one goes on",
+                status=429,
+                kind="rate_limit_error",
+                headers={"Retry-After": str(self._retry_after())},
+            )
+
     def suspend(self, job: Job) -> None:
         """Puts a running or waiting request aside."""
         job.paused = True
@@ -127,14 +139,12 @@ class JobQueue:
         job.told = 0
         self._withdraw(job)
         self.outbox.append((job, Paused()))
-        self.observe("request_paused", job.request)
         self._announce()
 
     def unpause(self, job: Job) -> None:
         """Lets a paused request take its place again."""
         job.paused = False
         self._enqueue(job)
-        self.observe("request_resumed", job.request)
 
     def end(self, job: Job, why: Stop | MindnanoError | Finished) -> None:
         """Takes a request out."""
@@ -153,7 +163,6 @@ class JobQueue:
         if job.run is not None:
             self.left.append(job.run)
         self.outbox.append((job, event))
-        self.observe("request_ended", job.request, **facts_of(job, event, self.clock()))
         self._announce()
 
     def expire(self, now: float) -> None:
@@ -162,20 +171,14 @@ class JobQueue:
             if job is not self.running and job.expires <= now:
                 self.end(job, deadline_exceeded(job.request))
 
-    def observe(self, event: str, request: GenerationRequest, **facts: object) -> None:
-        """Tells the log."""
-        with suppress(Exception):  # a log that cannot be written is no reason to stop serving
-            self.tell(event, {"id": request.id, "session": request.session, **facts})
-
     def _admit(self, request_id: str) -> None:
         if self.draining:
             raise shutting_down(self._retry_after())
         if request_id in self._jobs:
             raise RequestError("request_id_in_use", f"a request {request_id!r} is not complete yet", status=409)
         # The head of the queue is as good as running while the generation thread comes to it.
-        busy = self.running is not None or bool(self.ready)
-        waiting = len(self._jobs) - busy
-        if self._jobs and waiting >= self.limit:
+        waiting = len(self.ready) - (self.running is None)
+        if waiting >= max(self.limit, 0):
             raise RequestError(
                 "queue_full",
                 f"{waiting} requests wait already, the limit is {self.limit}; try again later",

@@ -57,14 +57,14 @@ _ERRORS: Final[Mapping[int, str]] = {
     409: "The request was cancelled",
     413: "The body is too large",
     415: "The body is not JSON in UTF-8",
-    429: "The queue is full; Retry-After says when to try again, in seconds",
+    429: "Too many requests wait or are paused; Retry-After says when to try again, in seconds",
     500: "The server failed",
     503: "The model is being loaded or the server stops; Retry-After says when to try again, in seconds",
     504: "The request ran past its deadline",
 }
 _ALWAYS: Final = (401, 403, 500)
-_WITH_BODY: Final = (400, 404, 408, 413, 415, 503)
-_GENERATING: Final = (*_WITH_BODY, 409, 429, 504)
+_WITH_BODY: Final = (400, 404, 408, 413, 415, 429, 503)
+_GENERATING: Final = (*_WITH_BODY, 409, 504)
 _STREAM: Final = (
     "With `stream`: server-sent events. Each `data:` line is a {chunk}, the last one is `[DONE]`. "
     "Lines that begin with a colon are comments: they keep the connection alive and tell the place in the queue. "

@@ -15,7 +15,7 @@ from enum import Enum
 from typing import Final, Protocol
 
 from launcher.engine_types import Logits
-from launcher.errors import ContextFull
+from launcher.errors import Cancelled, ContextFull
 from launcher.generate import PREFILL_SLICE, EnginePort
 from launcher.server.events import (
     CacheSource,
@@ -61,8 +61,12 @@ class BegunPort(Protocol):
 class StorePort(Protocol):
     """What keeps sessions. Only the generation thread calls it."""
 
-    def begin(self, *, owner: str, name: str | None, ids: Sequence[int]) -> BegunPort:
-        """Makes the engine hold the first `reused` of the ids, fewer than all of them."""
+    def begin(self, *, owner: str, name: str | None, ids: Sequence[int], is_stopped: Callable[[], bool]) -> BegunPort:
+        """Makes the engine hold the first `reused` of the ids, fewer than all of them.
+
+        Raises:
+            Cancelled: `is_stopped()` while there was still something to write to a disk; nothing is lost.
+        """
 
     def keep(self, kind: MarkKind) -> None:
         """Keeps a checkpoint at the engine's position."""
@@ -151,18 +155,26 @@ class Run:
     """A request that has been started. Only the generation thread uses it."""
 
     def __init__(
-        self, ports: Ports, request: GenerationRequest, *, accepted: float, send: Callable[[Event], None]
+        self,
+        ports: Ports,
+        request: GenerationRequest,
+        *,
+        accepted: float,
+        send: Callable[[Event], None],
+        is_stopped: Callable[[], bool],
     ) -> None:
         """Args:
         ports: what it runs on.
         request: what is asked for.
         accepted: when it was accepted, on the clock of `ports`.
         send: takes its events; must not raise.
+        is_stopped: whether it should leave the engine; asked where a step may take long without the engine.
         """
         self._ports = ports
         self._request = request
         self._accepted = accepted
         self._send = send
+        self._is_stopped = is_stopped
         self._queue_seconds = ports.clock() - accepted
         self._marks = {mark.position: mark.kind for mark in request.marks}
         self._places = sorted(self._marks)
@@ -172,6 +184,11 @@ class Run:
         self._phase = Phase.READING
         self._next_reading = 0.0
         self._metrics: list[Metrics] = []
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the engine holds its state, or something in between."""
+        return self._open
 
     @property
     def phase(self) -> Phase:
@@ -211,8 +228,8 @@ class Run:
     def park(self) -> None:
         """Leaves the engine to others; the next step comes back to it."""
         if self._open:
-            self._open = False
             self._ports.store.end()
+            self._open = False
 
     def close(self) -> None:
         """Frees what it holds of the engine. There is no step afterwards."""
@@ -259,7 +276,13 @@ class Run:
         self._ids = (*request.prompt, *choice.generated)
         self._open = True
         self._phase = Phase.READING
-        begun = self._ports.store.begin(owner=request.owner, name=request.session, ids=self._ids)
+        try:
+            begun = self._ports.store.begin(
+                owner=request.owner, name=request.session, ids=self._ids, is_stopped=self._is_stopped
+            )
+        except Cancelled:
+            self._open = False
+            raise
         choice.unread = None  # it is one of the ids that are read now
         if choice.cached is None:
             choice.cached = choice.prefilled = begun.reused

@@ -10,21 +10,17 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final
 
-from launcher.errors import Cancelled, MindnanoError
+from launcher.errors import Cancelled, MindnanoError, RequestError
 from launcher.generate import EnginePort
 from launcher.server.events import Event, Finished, Sink
 from launcher.server.job import Job, Stop, as_error, deadline_exceeded
 from launcher.server.job_queue import JobQueue
 from launcher.server.request import GenerationRequest
 from launcher.server.running import Phase, Ports, Run, SamplerPort, StorePort, StreamPort, TextPort, Totals
-
-UPKEEP_FAILED: Final = "upkeep_failed"
-"""The event of an error that no request waits for, with its text as `error`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +81,7 @@ class Scheduler:
         stop_texts: tuple[str, ...],
         limit: int,
         clock: Callable[[], float] = time.monotonic,
-        observe: Callable[[str, Mapping[str, object]], None] = lambda _event, _facts: None,
+        upkeep_failed: Callable[[Exception], None] = lambda _error: None,
     ) -> None:
         """Args:
         engine: evaluates; after `start` only the generation thread touches it, except for `cancel`.
@@ -94,10 +90,9 @@ class Scheduler:
         text, new_stream: make text of tokens.
         stop_ids: tokens that end a reply.
         stop_texts: what these tokens look like when they are spelled out.
-        limit: how many requests may wait; paused ones count, the one that runs does not.
+        limit: how many requests may wait, and, apart from them, how many may be paused (one at least).
         clock: seconds.
-        observe: takes events for the log: counts and times, never a text. Called with a lock held: it must not call
-            back.
+        upkeep_failed: takes an error that no request waits for; called by the generation thread.
         """
         self._engine = engine
         self._totals = Totals()
@@ -114,10 +109,10 @@ class Scheduler:
         )
         self._store = store
         self._clock = clock
-        self._tell = observe
+        self._upkeep_failed = upkeep_failed
         self._changed = threading.Condition(threading.Lock())
         self._delivery = threading.RLock()
-        self._queue = JobQueue(limit=limit, clock=clock, tell=observe, changed=self._changed.notify_all)
+        self._queue = JobQueue(limit=limit, clock=clock, changed=self._changed.notify_all)
         self._closing = False
         self._thread = threading.Thread(target=self._work, name="generation")
 
@@ -181,16 +176,21 @@ class Scheduler:
 
         Returns:
             False where this owner has no such request.
+
+        Raises:
+            RequestError: 429 `too_many_paused`; the request goes on.
         """
         with self._changed:
             job = self._queue.find(request_id, owner)
             if job is not None and not job.paused and job.stop is None:
+                self._queue.check_pause()
                 self._ask(job, Stop.PAUSE)
         self._flush()
         return job is not None
 
     def resume(self, request_id: str, owner: str) -> bool:
-        """Lets a paused request of this owner go on: before all that have not started, if it has.
+        """Lets a paused request of this owner go on: before all that have not started, if it has. Always possible:
+        the queue may be longer than its limit for a while.
 
         Returns:
             False where this owner has no such request.
@@ -310,15 +310,20 @@ class Scheduler:
             return work()
         except Exception as error:
             with suppress(Exception):
-                self._tell(UPKEEP_FAILED, {"error": repr(error)})
+                self._upkeep_failed(error)
             return None
 
     def _serve(self, job: Job) -> None:
         """Runs a request until it ends or is paused."""
         try:
             if job.run is None:
-                job.run = Run(self._ports, job.request, accepted=job.accepted, send=lambda e: self._deliver(job, e))
-                self._queue.observe("request_started", job.request)
+                job.run = Run(
+                    self._ports,
+                    job.request,
+                    accepted=job.accepted,
+                    send=lambda event: self._deliver(job, event),
+                    is_stopped=lambda: job.stop is not None or self._clock() >= job.expires,
+                )
             while not self._has_left(job, job.run):
                 # The engine stops "a running or the next" evaluation, so what comes out here may have been meant for an
                 # earlier job. What counts is what the job itself was asked for; without anything it goes on.
@@ -327,11 +332,24 @@ class Scheduler:
                         self._conclude(job, Finished(metrics=job.run.metrics))
                         return
         except BaseException as error:  # nothing may end the thread that everybody waits for
-            try:
-                self._store.discard()
-            except Exception as another:
-                error.add_note(f"and the store could not forget: {another!r}")
+            self._clean_up(job.run, error)
             self._conclude(job, as_error(error))
+
+    def _clean_up(self, run: Run | None, error: BaseException) -> None:
+        """Takes the engine from a request that failed: what it holds stays good where the fault is the request's own,
+        as a schema's that cannot be followed, or came before the engine was touched."""
+        if run is None or not run.is_open:
+            return
+        try:
+            if isinstance(error, RequestError):
+                run.park()
+                return
+        except Exception as another:
+            error.add_note(f"and the store could not keep its state: {another!r}")
+        try:
+            self._store.discard()
+        except Exception as another:
+            error.add_note(f"and the store could not forget: {another!r}")
 
     def _has_left(self, job: Job, run: Run) -> bool:
         """Sees to deadlines and to what was asked from outside; returns whether the request has left the engine."""

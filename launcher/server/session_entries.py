@@ -1,7 +1,8 @@
 """Whole sessions in memory: exports of the engine by conversation, bounded in bytes, the longest unused one first out.
 
 Every byte is counted before it is allocated and given back to the system when it is freed. One thread adds and evicts;
-any thread may forget an entry, which waits for a user of its memory (`pinned`) to be done with it.
+any thread may forget an entry, which waits for a user of its memory (`pinned`) to be done with it. Entries that need no
+writing go before those that do, so that a request seldom waits for a disk.
 """
 
 from __future__ import annotations
@@ -85,9 +86,11 @@ class Entry:
 
 @dataclass(slots=True, kw_only=True)
 class Ram:
-    """The entries and the budget. `lock` guards all of it; `spill` gets an entry before it is evicted, unlocked.
+    """The entries and the budget. `lock` guards all of it.
 
     Attributes:
+        is_due: whether evicting an entry takes a `spill`.
+        spill: saves an entry that is to be evicted; called unlocked. What it raises keeps the entry.
         budget: most bytes that all blocks together may have.
         bytes: what they have now, or are about to have.
         evictions: entries that had to go for others.
@@ -95,6 +98,7 @@ class Ram:
 
     budget: int
     lock: threading.RLock
+    is_due: Callable[[Entry], bool]
     spill: Callable[[Entry], None]
     bytes: int = 0
     evictions: int = 0
@@ -175,11 +179,14 @@ class Ram:
                 if self.bytes + size <= self.budget:
                     return True
                 pinned = sum(entry.block.size for entry in self._entries.values() if entry.pinned)
-                victim = next((entry for entry in self._entries.values() if not entry.pinned), None)
+                # The longest unused one comes first among those that cost the same.
+                victim = min(
+                    (entry for entry in self._entries.values() if not entry.pinned), key=self.is_due, default=None
+                )
                 if victim is None or pinned + size > self.budget:
                     return False  # evicting the others would be of no use
             with self.pin(victim) as alive:
-                if alive:
+                if alive and self.is_due(victim):
                     self.spill(victim)
             with self.lock:
                 if self._entries.get(victim.key) is victim:

@@ -1,7 +1,8 @@
 """Sessions on disk: one file each in a folder that only this user can write, the longest unused one first out.
 
-A file appears by a rename, complete and checksummed, so whoever comes after a crash finds the old session, the new one
-or none. What cannot be trusted is refused and the request runs cold; no trouble with a file fails a request.
+A file appears by a rename, complete and checksummed, and takes the place of the conversation's older one, so whoever
+comes after a crash finds the old session or the new one. The limit holds at every moment, for both of them together.
+What cannot be trusted is refused and the request runs cold; no trouble with a file fails a request.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ class Saved(Enum):
 
     DONE = "done"
     ABANDONED = "abandoned"  # it was asked to stop; the file is as it was
-    FAILED = "failed"  # it cannot be done
+    REFUSED = "refused"  # this state of the conversation cannot be saved, however often it is tried
+    FAILED = "failed"  # it cannot be done now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,7 +180,10 @@ class SessionFiles:
                 return Saved.ABANDONED
             if not self._commit(key, header, partial, abandon):
                 return Saved.ABANDONED
-        except (OSError, ResourceError) as error:
+        except ResourceError as error:
+            self.tell(error)
+            return Saved.REFUSED
+        except OSError as error:
             with contextlib.suppress(OSError):
                 partial.unlink(missing_ok=True)
             self.tell(_unsaved(self._folder, error))
@@ -285,18 +290,25 @@ class SessionFiles:
             self._files.pop(name, None)
 
     def _make_room(self, key: Key, size: int) -> None:
-        """Removes old sessions until `size` more bytes fit; this conversation's own file is the last to go."""
-        if size > self._limit:
-            raise ResourceError(
-                "session-unsaved",
-                f"a session of {size} bytes is larger than what sessions on disk may take, {self._limit} bytes",
-                hint="raise --session-dir-mib",
-            )
+        """Removes the longest unused sessions of others until `size` more bytes fit beside the conversation's own file.
+
+        Raises:
+            ResourceError: they would not even where there were no others, which then stay.
+            OSError: a file cannot be removed.
+        """
         own = self._name(key)
         with self._lock:
-            oldest = sorted(self._files, key=lambda name: (name == own, self._files[name].modified_ns))
-            while oldest and self.bytes + size > self._limit:
-                self._unlink(oldest.pop(0))
+            old = self._files[own].size if own in self._files else 0
+            if old + size > self._limit:
+                beside = f" beside its older state of {old} bytes" if old else ""
+                raise ResourceError(
+                    "session-unsaved",
+                    f"a session of {size} bytes{beside} is more than sessions on disk may take, {self._limit} bytes",
+                    hint="raise --session-dir-mib",
+                )
+            others = sorted((name for name in self._files if name != own), key=lambda it: self._files[it].modified_ns)
+            while self.bytes + size > self._limit:
+                self._unlink(others.pop(0))
 
     def _commit(self, key: Key, header: Header, partial: Path, abandon: Callable[[], bool]) -> bool:
         """Puts the new file in its place, unless the session is no longer wanted: nobody can remove it in between."""
@@ -312,13 +324,10 @@ class SessionFiles:
             return True
 
 
-def _unsaved(folder: Path, error: Exception) -> MindnanoError:
-    if isinstance(error, MindnanoError):
-        return error
-    fault = error.strerror if isinstance(error, OSError) else str(error)
+def _unsaved(folder: Path, error: OSError) -> MindnanoError:
     return ResourceError(
         "session-unsaved",
-        f"a session could not be saved in {folder}: {fault}",
+        f"a session could not be saved in {folder}: {error.strerror}",
         hint="free some space, or name another --session-dir",
     )
 

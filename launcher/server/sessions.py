@@ -11,17 +11,19 @@ import itertools
 import threading
 import time
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from launcher.errors import InternalError, ResourceError
+from launcher.errors import Cancelled, InternalError, ResourceError
 from launcher.server.events import CacheSource
 from launcher.server.request import MarkKind
 from launcher.server.session_choice import COLD, Choice, best_choice, entry_choice, live_choice, saved_choice
 from launcher.server.session_engine import EngineState, StatePort
 from launcher.server.session_entries import Entry, Key, Ram, token_array
+from launcher.server.session_facts import CacheUsage, SessionInfo
 from launcher.server.session_files import Saved, SessionFiles
 
 SETTLE_SECONDS: Final = 2.0
@@ -36,30 +38,6 @@ class Begun:
 
     reused: int
     source: CacheSource
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionInfo:
-    """A conversation that has a name. `bytes` of memory or disk; `idle_seconds` since it was last used."""
-
-    name: str
-    tokens: int
-    bytes: int
-    place: CacheSource
-    idle_seconds: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CacheUsage:
-    """Sizes in bytes; `entries` are the conversations in memory besides the live one, counts are since the start."""
-
-    bytes: int
-    budget: int
-    entries: int
-    hits: int
-    misses: int
-    evictions: int
-    disk_bytes: int
 
 
 @dataclass(slots=True, kw_only=True)
@@ -97,7 +75,8 @@ class SessionStore:
         self._files = files
         self._clock = clock
         self._lock = threading.RLock()
-        self._ram = Ram(budget=budget, lock=self._lock, spill=self._spill)
+        self._ram = Ram(budget=budget, lock=self._lock, is_due=self._is_unsaved, spill=self._spill)
+        self._is_stopped: Callable[[], bool] = _never  # whether evicting should give way
         self._live: _Live | None = None
         self._numbers = itertools.count(1)
         self._retry = 0.0  # nothing is saved before, after it failed
@@ -106,13 +85,19 @@ class SessionStore:
 
     # -- the thread of the engine --
 
-    def begin(self, *, owner: str, name: str | None, ids: Sequence[int]) -> Begun:
+    def begin(
+        self, *, owner: str, name: str | None, ids: Sequence[int], is_stopped: Callable[[], bool] = lambda: False
+    ) -> Begun:
         """Makes the engine session the conversation's, as far as anything kept agrees with the prompt.
 
         Args:
             owner, name: whose conversation; a name of None takes up the owner's nameless one that agrees furthest, if
                 it agrees on more than what another has too, and else begins one.
             ids: the whole prompt, at least one id. At least the last is left to evaluate.
+            is_stopped: whether the request should leave; asked between pieces of what must be written first.
+
+        Raises:
+            Cancelled: it should leave; no conversation lost anything.
         """
         if not ids:
             raise InternalError("session-prompt", "a prompt has at least one token")
@@ -120,8 +105,9 @@ class SessionStore:
         self._bury()
         choice = self._choose(owner, name, prompt)
         key = self._key(owner, name, choice)
-        self._put_away(key, choice)
-        begun = self._take(key, choice, prompt)
+        with self._stoppable(is_stopped):
+            self._put_away(key, choice)
+            begun = self._take(key, choice, prompt)
         with self._lock:
             self._ram.forget(key)  # what is live supersedes it
             self._live = _Live(key=key, used=self._clock(), tokens=self._session.position)
@@ -172,7 +158,7 @@ class SessionStore:
             outcome = Saved.ABANDONED if wait > 0 or wanted() else save()
             if outcome is Saved.FAILED:
                 self._retry = now + RETRY_SECONDS
-            if outcome is not Saved.DONE:
+            if outcome in (Saved.ABANDONED, Saved.FAILED):
                 waits.append(max(0.0, wait, self._retry - now))
         return min(waits, default=None)
 
@@ -183,7 +169,8 @@ class SessionStore:
             if live is not None and not live.deleted and _is_due(live.key, changed=live.changed):
                 self._save_live(live, _never)
             for entry in self._ram.entries():
-                self._spill(entry)
+                if _is_due(entry.key, changed=entry.changed):
+                    self._save_entry(entry, _never)
         with self._lock:
             self._live = None
             for entry in self._ram.entries():
@@ -340,9 +327,26 @@ class SessionStore:
 
     # -- saving --
 
+    def _is_unsaved(self, entry: Entry) -> bool:
+        """Whether evicting it takes a save, or would where the disk took any."""
+        return self._files is not None and _is_due(entry.key, changed=entry.changed) and self._clock() >= self._retry
+
+    @contextmanager
+    def _stoppable(self, is_stopped: Callable[[], bool]) -> Iterator[None]:
+        """Saving what is to be evicted ends with `Cancelled` in here when `is_stopped()`."""
+        self._is_stopped = is_stopped
+        try:
+            yield
+        finally:
+            self._is_stopped = _never
+
     def _spill(self, entry: Entry) -> None:
-        if _is_due(entry.key, changed=entry.changed):
-            self._save_entry(entry, _never)
+        """Saves what is to be evicted."""
+        outcome = self._save_entry(entry, self._is_stopped)
+        if outcome is Saved.FAILED:
+            self._retry = self._clock() + RETRY_SECONDS
+        elif outcome is Saved.ABANDONED and self._is_stopped():
+            raise Cancelled("cancelled", "stopped while a conversation was saved to make room")
 
     def _save_entry(self, entry: Entry, wanted: Callable[[], bool]) -> Saved:
         if self._files is None:
@@ -353,7 +357,7 @@ class SessionStore:
             outcome = self._files.save(
                 entry.key, entry.ids, entry.checkpoints, entry.block.memory, lambda: wanted() or entry.forgotten
             )
-        entry.changed = outcome is not Saved.DONE
+        entry.changed = outcome in (Saved.ABANDONED, Saved.FAILED)
         return outcome
 
     def _save_live(self, live: _Live, wanted: Callable[[], bool]) -> Saved:
@@ -362,7 +366,11 @@ class SessionStore:
             return Saved.FAILED
         if wanted():
             return Saved.ABANDONED
-        entry = self._export(live)
+        try:
+            with self._stoppable(wanted):
+                entry = self._export(live)
+        except Cancelled:
+            return Saved.ABANDONED
         if entry is None:
             self._files.tell(
                 ResourceError(
@@ -378,7 +386,7 @@ class SessionStore:
             )
         finally:
             self._ram.free(entry.block)
-        live.changed = outcome is not Saved.DONE
+        live.changed = outcome in (Saved.ABANDONED, Saved.FAILED)
         return outcome
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.errors import BusyError, MindnanoError, UsageError
+from launcher.errors import BusyError, Cancelled, MindnanoError, UsageError
 from launcher.server import session_file
 from launcher.server.events import CacheSource
 from launcher.server.request import MarkKind
@@ -167,6 +167,69 @@ def test_an_evicted_session_goes_to_disk(tmp_path: Path) -> None:
     assert server.ask([ord("a")] * 11, name="a") == Begun(reused=10, source=CacheSource.DISK)
 
 
+def test_what_is_saved_already_is_evicted_before_what_is_not(tmp_path: Path) -> None:
+    """However long the other was not used: a request does not wait for a disk that it need not wait for."""
+    server = Server(tmp_path / "s", budget=220)
+    server.ask([7] * 10, name="unsaved")
+    for name in ("saved", "live"):
+        server.ask([ord(name[0])] * 10, name=name)
+    saved = server.store._ram.get(Key(owner="", name="saved"))
+    assert saved is not None
+    assert server.store._save_entry(saved, lambda: False) is Saved.DONE
+    written = server.saved()
+    server.ask([3] * 10, name="next")
+    assert server.saved() == written
+    places = {info.name: info.place for info in server.store.listing("")}
+    assert places["unsaved"] is CacheSource.RAM
+    assert places["saved"] is CacheSource.DISK
+
+
+@pytest.mark.parametrize("stage", ["the live one moves out", "its own is read in"])
+def test_a_request_that_is_stopped_does_not_wait_for_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str
+) -> None:
+    """A conversation must be written before there is room for it: it ends between pieces, and nothing is lost."""
+    monkeypatch.setattr(session_file, "PIECE", 16)
+    server = Server(tmp_path / "s", budget=220)
+    names = "abc"
+    if stage == "its own is read in":
+        server.ask([ord("d")] * 12, name="d")
+        server, names = server.restart(), "ab"
+    for name in names:
+        server.ask([ord(name)] * 10, name=name)
+    before = server.saved()
+    answers = iter([False] * 3 + [True] * 100)
+    with pytest.raises(Cancelled):
+        server.store.begin(owner="", name="d", ids=[ord("d")] * 12 + [1], is_stopped=lambda: next(answers))
+    assert next(answers)
+    assert server.saved() == before
+    assert not server.store.usage().evictions
+    places = {info.name: info.place for info in server.store.listing("")}
+    assert set(places) >= set(names)
+    for name in names:
+        assert server.ask([ord(name)] * 10 + [1], name=name).reused == 10
+
+
+def test_a_disk_that_takes_nothing_is_not_tried_at_every_eviction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[int] = []
+
+    def full(handle: int, data: memoryview) -> None:
+        tried.append(len(data))
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(session_file, "_put", full)
+    server = Server(tmp_path / "s", budget=150)
+    for number in range(8):
+        server.ask([number] * 10, name=f"n{number}")
+    assert len(tried) == 1
+    assert server.store.usage().evictions > 3
+    server.now += RETRY_SECONDS
+    server.ask([50] * 10, name="later")
+    assert len(tried) == 2
+
+
 def test_a_session_without_room_for_a_copy_is_told_once(tmp_path: Path) -> None:
     server = Server(tmp_path / "s", budget=10)
     server.ask([1, 2, 3])
@@ -243,13 +306,33 @@ def test_a_session_beyond_the_limit_is_told_and_evicts_nothing(tmp_path: Path) -
     assert [error.slug for error in server.reports] == ["session-unsaved"]
 
 
-def test_a_session_takes_its_own_place_where_there_is_no_other(tmp_path: Path) -> None:
-    server = Server(tmp_path / "s", limit=600)
-    for length in (3, 4, 5):
+def test_an_old_file_never_goes_before_its_new_one_is_there(tmp_path: Path) -> None:
+    """A killed server must leave one of the two. The limit holds for both; where they do not fit, the old one stays."""
+    server = Server(tmp_path / "s", limit=800)
+    server.ask([9], name="other")
+    server.now += 3
+    server.store.idle()
+    for length in (3, 4, 100):
         server.ask(list(range(1, length + 1)))
         server.now += 3
-        server.store.idle()
-    assert server.restart().ask([1, 2, 3, 4, 5, 6]).reused == 5
+        assert server.store.idle() is None  # one that cannot be saved is not tried again and again
+        assert server.files.bytes <= 800
+        assert server.files.holds(Key(owner="", name="a"))
+    assert [error.slug for error in server.reports] == ["session-unsaved"]
+    assert "beside its older state" in server.reports[0].message
+    assert server.restart().ask([*range(1, 101), 5]) == Begun(reused=4, source=CacheSource.DISK)
+
+
+def test_a_session_that_does_not_fit_evicts_nobody_and_keeps_nobody_from_being_saved(tmp_path: Path) -> None:
+    server = Server(tmp_path / "s", limit=1000)
+    server.ask([9], name="small")
+    server.now += 3
+    server.store.idle()
+    server.ask([1] * 500, name="large")
+    server.ask([8], name="later")
+    server.now += 3
+    server.store.idle()
+    assert {info.name for info in server.restart().store.listing("")} == {"small", "later"}
 
 
 def test_the_old_file_stays_until_the_new_one_is_written(tmp_path: Path) -> None:

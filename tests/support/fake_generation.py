@@ -10,7 +10,7 @@ import random
 import threading
 import zlib
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -23,6 +23,7 @@ from launcher.server.events import (
     Event,
     Failed,
     Finished,
+    Reading,
     Reasoning,
 )
 from launcher.server.request import GenerationRequest, MarkKind, Style
@@ -140,7 +141,8 @@ class FakeStore:
         self.idled = threading.Event()
         self.fail: Callable[[str], None] = lambda _call: None
 
-    def begin(self, *, owner: str, name: str | None, ids: Sequence[int]) -> Begun:
+    def begin(self, *, owner: str, name: str | None, ids: Sequence[int], is_stopped: Callable[[], bool]) -> Begun:
+        self.is_stopped = is_stopped
         self._note("begin", open_=False)
         self.current = name or "?"
         if not ids:
@@ -308,7 +310,8 @@ class Bench:
         if self.gated:
             self.engine.work = self.gate
         self.samplers: list[FakeSampler] = []
-        self.log: list[tuple[str, Mapping[str, object]]] = []
+        self.told: list[tuple[str, Event]] = []
+        self.upkeep_errors: list[Exception] = []
         clock = {} if self.clock is None else {"clock": self.clock}
         self.scheduler = Scheduler(
             engine=self.engine,
@@ -319,7 +322,7 @@ class Bench:
             stop_ids=frozenset({STOP}),
             stop_texts=(STOP_TEXT,),
             limit=self.limit,
-            observe=lambda event, facts: self.log.append((event, facts)),
+            upkeep_failed=self.upkeep_errors.append,
             **clock,
         )
 
@@ -331,8 +334,21 @@ class Bench:
     def submit(self, request: GenerationRequest) -> Listener:
         """Accepts it."""
         listener = Listener()
-        self.scheduler.submit(request, listener)
+
+        def sink(event: Event) -> None:
+            self.told.append((request.id, event))
+            listener(event)
+
+        self.scheduler.submit(request, sink)
         return listener
+
+    def run_order(self) -> list[str]:
+        """Who ran, in order."""
+        return list(dict.fromkeys(name for name, event in self.told if isinstance(event, Reading)))
+
+    def end_order(self) -> list[str]:
+        """Whose end was told, in order."""
+        return [name for name, event in self.told if isinstance(event, Finished | Failed)]
 
     def __enter__(self) -> Bench:
         if self.started:
