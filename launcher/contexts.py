@@ -232,9 +232,15 @@ def _other_ways(package: PlanPort, engine: EngineOptions, session: SessionOption
     def fits(other_engine: EngineOptions, other_session: SessionOptions) -> bool:
         return package.plan(other_engine, other_session).full_bytes <= room
 
+    beyond = package.plan(engine, session).full_bytes - room
+    cache = max(session.session_cache_bytes - beyond, 0) >> 20
+    ways = []
+    if 0 < beyond <= session.session_cache_bytes and fits(engine, replace(session, session_cache_bytes=cache << 20)):
+        ways.append(f"--session-cache-mib {cache}")
     kinds = sorted(KvType, key=lambda kind: -_kv_bytes(package, engine, session, kind))
     kind = next((kind for kind in kinds if fits(engine, replace(session, kv_type=kind))), None)
-    ways = [] if kind is None else [f"--kv-cache {kind.label}"]
+    if kind is not None:
+        ways.append(f"--kv-cache {kind.label}")
     if fits(engine, replace(session, checkpoints=0)):
         ways.append("--prefix-checkpoints 0")
     if fits(replace(engine, threads=1), session):

@@ -188,6 +188,20 @@ def test_other_options_are_named_only_where_they_are_enough() -> None:
     assert "free memory" in caught.value.hint
 
 
+def test_a_session_cache_that_does_not_fit_is_what_the_hint_makes_smaller() -> None:
+    def needed(cache: int) -> int:
+        session = SessionOptions(context=4096, kv_type=KvType.BF16, session_cache_bytes=cache)
+        return plan_process(BIG, EngineOptions(), session, AROUND).full
+
+    wanted = SessionOptions(context=4096, kv_type=KvType.BF16, session_cache_bytes=1 << 40)
+    with pytest.raises(ResourceError) as caught:
+        require_fit(BIG, EngineOptions(), wanted, memory(needed(100 << 20)), AROUND)
+    assert "use --session-cache-mib 100, or --force" in caught.value.hint
+    with pytest.raises(ResourceError) as caught:
+        require_fit(BIG, EngineOptions(), wanted, memory(needed(0) - 1), AROUND)
+    assert "--session-cache-mib" not in caught.value.hint
+
+
 def test_unknown_memory_refuses_nothing() -> None:
     require_fit(BIG, EngineOptions(), SessionOptions(context=262144), None, AROUND)
 
