@@ -160,7 +160,7 @@ def tokens_of(model: ServedModel, request: TokenizeRequest) -> list[int]:
     if request.messages is None:
         return model.text.tokenize(request.content or "", special=request.parse_special is not False)
     tools = [tool.variables() for tool in request.tools or ()]
-    thinking = _switch(_kwargs_switches(request.chat_template_kwargs), model.thinking)
+    thinking = thinking_of(request, model.thinking)
     return model.text.tokenize(_render(model, template_messages(request.messages), thinking=thinking, tools=tools))
 
 
@@ -204,7 +204,7 @@ def session_name(request: Common, header: str | None) -> str | None:
     return None
 
 
-def thinking_of(chat: ChatRequest, default: bool) -> bool:
+def thinking_of(chat: ChatRequest | TokenizeRequest, default: bool) -> bool:
     """Whether the reply begins with thinking.
 
     `enable_thinking`, `thinking` and those of `chat_template_kwargs` say so; without them `reasoning_effort` "none"

@@ -18,6 +18,7 @@ from launcher.server.answers import json_answer
 from launcher.server.app import OWNER, Phase, Services
 from launcher.server.ports import Backend
 from launcher.server.prometheus import CONTENT_TYPE
+from launcher.server.protocol.limits import MAX_NAME_CHARACTERS
 
 PAGE_FILES: Final[Mapping[str, tuple[str, str]]] = {
     "/": ("index.html", "text/html; charset=utf-8"),
@@ -62,10 +63,13 @@ def information_routes(services: Services, description: Callable[[], Mapping[str
 
     async def model(request: Request) -> Response:
         name = request.path_params["name"]
-        for found in state.loaded().models():
+        served = state.loaded().models()
+        for found in served:
             if found["id"] == name:
                 return json_answer(found)
-        raise RequestError("model_not_found", f"there is no model {name!r}", status=404, param="model")
+        names = ", ".join(repr(found["id"]) for found in served)
+        message = f"the model {name[:MAX_NAME_CHARACTERS]!r} is not served here; this server has {names}"
+        raise RequestError("model_not_found", message, status=404, param="model")
 
     async def properties(_request: Request) -> Response:
         return json_answer(await services.work(state.loaded().props))

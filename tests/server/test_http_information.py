@@ -124,6 +124,10 @@ def test_models_by_name(bench: HttpBench) -> None:
     assert listed["object"] == "list"
     (model,) = listed["data"]
     assert requests.get(bench.url + f"/v1/models/{model['id']}", timeout=5).json() == model
+    other = requests.get(bench.url + "/v1/models/other", timeout=5)
+    assert (other.status_code, other.json()["error"]["code"]) == (404, "model_not_found")
+    assert "'other'" in other.json()["error"]["message"]
+    assert repr(model["id"]) in other.json()["error"]["message"]
 
 
 def test_every_answer_has_an_id_and_the_machine(bench: HttpBench) -> None:

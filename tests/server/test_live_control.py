@@ -228,10 +228,21 @@ def _is_text(data: bytes) -> bool:
 
 
 def test_a_prompt_that_was_counted_has_that_many_tokens(live: ServerProcess, client: OpenAI) -> None:
-    count = live.ask("POST", "/tokenize", {"messages": user(LIST)}).json()["count"]
-    reply = client.chat.completions.create(model=MODEL, messages=user(LIST), max_tokens=1)
-    assert reply.usage is not None
-    assert reply.usage.prompt_tokens == count
+    switches: tuple[dict[str, Any], ...] = (
+        {},
+        {"enable_thinking": False},
+        {"reasoning_effort": "none"},
+        {"thinking": {"type": "disabled"}},
+        {"chat_template_kwargs": {"enable_thinking": False}},
+    )
+    counts = []
+    for switch in switches:
+        counts.append(live.ask("POST", "/tokenize", {"messages": user(LIST), **switch}).json()["count"])
+        reply = client.chat.completions.create(model=MODEL, messages=user(LIST), max_tokens=1, extra_body=switch)
+        assert reply.usage is not None
+        assert reply.usage.prompt_tokens == counts[-1], switch
+    assert len(set(counts[1:])) == 1
+    assert counts[1] != counts[0]
 
 
 def test_properties_and_metrics_tell_what_runs(live: ServerProcess) -> None:

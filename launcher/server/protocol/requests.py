@@ -212,7 +212,7 @@ class ControlRequest(Struct, frozen=True, kw_only=True):
 
 
 class TokenizeRequest(Struct, frozen=True, kw_only=True):
-    """The body of POST /tokenize: a text, or messages that go through the template.
+    """The body of POST /tokenize: a text, or messages that go through the template as those of a chat do.
 
     `parse_special`: special tokens that the text spells become those tokens. `add_special` has no effect: no text of
     this model begins with a token of its own.
@@ -221,7 +221,10 @@ class TokenizeRequest(Struct, frozen=True, kw_only=True):
     content: str | None = None
     messages: Messages | None = None
     tools: Annotated[list[ToolDefinition], Meta(max_length=MAX_TOOLS)] | None = None
+    enable_thinking: bool | None = None
+    thinking: bool | ThinkingSwitch | None = None
     chat_template_kwargs: TemplateOptions | None = None
+    reasoning_effort: str | None = None
     add_special: bool | None = None
     parse_special: bool | None = None
 
