@@ -6,11 +6,23 @@ import hashlib
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import Final
 
 from launcher.errors import Cancelled, RequestError
 from launcher.event_log import EventLog
-from launcher.server.events import ChoiceFinished, Content, Deltas, Event, Failed, Metrics, Reasoning
+from launcher.server.events import (
+    ChoiceFinished,
+    Content,
+    Delta,
+    Deltas,
+    Event,
+    Failed,
+    Metrics,
+    Reasoning,
+    ToolCallArguments,
+    ToolCallStart,
+)
 from launcher.server.ports import Call
 from launcher.server.prometheus import ServerMetrics
 
@@ -45,6 +57,29 @@ class Journal:
         self._writer.shutdown()
 
 
+@dataclass(slots=True, kw_only=True)
+class _Said:
+    """The text of one choice in the pieces that it came in; `calls` by index, each begins with its name."""
+
+    reasoning: list[str] = field(default_factory=list)
+    content: list[str] = field(default_factory=list)
+    calls: dict[int, list[str]] = field(default_factory=dict)
+
+    def add(self, delta: Delta) -> None:
+        if isinstance(delta, Reasoning):
+            self.reasoning.append(delta.text)
+        elif isinstance(delta, Content):
+            self.content.append(delta.text)
+        elif isinstance(delta, ToolCallStart):
+            self.calls[delta.index] = [delta.name]
+        elif isinstance(delta, ToolCallArguments):
+            self.calls[delta.index].append(delta.text)
+
+    def facts(self) -> dict[str, object]:
+        calls = [{"name": name, "arguments": "".join(texts)} for name, *texts in self.calls.values()]
+        return {"reasoning": "".join(self.reasoning), "content": "".join(self.content), "tool_calls": calls}
+
+
 class Entry:
     """What is noted of one request for text."""
 
@@ -60,14 +95,16 @@ class Entry:
         self._finish: list[str] = []
         self._error: str | None = None
         self._detail: str | None = None
-        self._text: list[str] = []
+        self._said: dict[int, _Said] = {}
 
     def observe(self, event: Event) -> None:
         """Takes note of an event."""
         if isinstance(event, Deltas):
             self._metrics[event.choice] = event.metrics
             if self._journal.prompts:
-                self._text += [part.text for part in event.deltas if isinstance(part, Reasoning | Content)]
+                said = self._said.setdefault(event.choice, _Said())
+                for delta in event.deltas:
+                    said.add(delta)
         elif isinstance(event, ChoiceFinished):
             self._metrics[event.choice] = event.metrics
             self._finish.append(event.reason.value)
@@ -98,7 +135,8 @@ class Entry:
         if self._detail is not None:
             facts["detail"] = self._detail
         if self._journal.prompts:
-            facts |= {"prompt": self._call.prompt_text, "reply": "".join(self._text)}
+            replies = [self._said[choice].facts() for choice in sorted(self._said)]
+            facts |= {"prompt": self._call.prompt_text, "replies": replies}
         self._journal.write("request", facts)
 
 

@@ -187,6 +187,14 @@ def test_what_cannot_be_served_ends_with_its_code(tmp_path: Path) -> None:
 
 def test_nothing_of_what_is_said_is_logged_unless_asked_for(tmp_path: Path) -> None:
     question = {"messages": [{"role": "user", "content": "zebra-marker"}], "max_tokens": 3, "session_id": "secret-name"}
+    parameters = {
+        "type": "object",
+        "properties": {"a": {"enum": [1]}},
+        "required": ["a"],
+        "additionalProperties": False,
+    }
+    tool = {"type": "function", "function": {"name": "add", "parameters": parameters}}
+    only = {"tool_choice": "required", "parallel_tool_calls": False}
     log = tmp_path / "log.jsonl"
     with server_process(tmp_path, "--log", str(log), "--api-key", "the-key") as server:
         key = {"Authorization": "Bearer the-key"}
@@ -206,9 +214,16 @@ def test_nothing_of_what_is_said_is_logged_unless_asked_for(tmp_path: Path) -> N
     assert by_name["refused"]["status"] == 400
     with server_process(tmp_path, "--log", str(log), "--log-prompts") as server:
         server.post(CHAT, question)
+        server.post(CHAT, {**question, "max_tokens": 400, "tools": [tool], **only})
         server.signal(signal.SIGTERM)
         server.wait()
-    assert "zebra-marker" in events(log)[-2]["prompt"]
+    spoken, called = [event for event in events(log) if event["event"] == "request"][-2:]
+    assert "zebra-marker" in spoken["prompt"]
+    (reply,) = spoken["replies"]
+    assert reply["reasoning"]
+    assert (reply["content"], reply["tool_calls"]) == ("", [])
+    (reply,) = called["replies"]
+    assert [(call["name"], json.loads(call["arguments"])) for call in reply["tool_calls"]] == [("add", {"a": 1})]
 
 
 def test_a_client_that_leaves_a_real_server_leaves_no_work(tmp_path: Path) -> None:
