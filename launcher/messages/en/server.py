@@ -10,7 +10,7 @@ TEXTS: Final[Mapping[str, str]] = {
     "server-ready": "{url}: ready, model {model}, context {context} tokens, {threads} threads, {simd} kernels",
     "server-lan-open": "warning: {host} is open to other machines without an API key (--allow-lan)",
     "server-key-file-public": "warning: every user of this machine can read the API keys in {path}: chmod 600 it",
-    "server-cache": "{cache} MiB for other conversations' states, as much as fits (--session-cache-mib)",
+    "server-cache": "{cache} MiB may hold other conversations' states (--session-cache-mib)",
     "server-cache-small": "warning: {cache} MiB for other conversations' states hold none that fills the context of "
     "{context} tokens: {needed} MiB would (--session-cache-mib)",
     "server-no-grammar": "warning: {reason}; requests that ask for JSON or for a certain tool get 501",
