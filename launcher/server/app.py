@@ -19,6 +19,7 @@ from starlette.routing import BaseRoute, Route, Router
 
 from launcher.errors import MindnanoError, RequestError
 from launcher.server.answers import refusal
+from launcher.server.backlog import Backlog
 from launcher.server.bodies import Bodies, BodyLimits
 from launcher.server.bridge import Receive
 from launcher.server.journal import Journal
@@ -84,6 +85,7 @@ class Services:
         state: whether the model is there.
         journal: notes what happens.
         bodies: reads bodies.
+        backlog: bounds what is planned at the same time.
         ping_seconds: longest silence on a stream.
         timeout: seconds after which a request is given up; None for no limit.
     """
@@ -91,6 +93,7 @@ class Services:
     state: State
     journal: Journal
     bodies: Bodies = field(default_factory=lambda: Bodies(BodyLimits()))
+    backlog: Backlog = field(default_factory=Backlog)
     ping_seconds: float = PING_SECONDS
     workers: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(_PLANNERS, thread_name_prefix="plan")
@@ -99,6 +102,15 @@ class Services:
     async def work(self, function: Callable[..., T], *arguments: object) -> T:
         """Runs in a worker thread what would keep the event loop waiting."""
         return await asyncio.get_running_loop().run_in_executor(self.workers, lambda: function(*arguments))
+
+    async def plan(self, function: Callable[..., T], *arguments: object) -> T:
+        """The same for what a client sent, of which only so much may wait at the same time.
+
+        Raises:
+            RequestError: 429, too much does.
+        """
+        with self.backlog.place():
+            return await self.work(function, *arguments)
 
 
 class Application:

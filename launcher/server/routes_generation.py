@@ -51,7 +51,7 @@ async def _generate(services: Services, request: Request, path: str, plan: _Plan
     caller = Caller(owner=request.scope[OWNER], headers=request.scope[HEADERS])
     with services.bodies.held() as held:
         body = await held.read(request)
-        call = await services.work(plan, services.state.accepting(), body, caller)
+        call = await services.plan(plan, services.state.accepting(), body, caller)
     backend = services.state.accepting()
     bridge = Bridge(asyncio.get_running_loop())
     entry = Entry(services.journal, path, call)
@@ -71,10 +71,11 @@ async def _generate(services: Services, request: Request, path: str, plan: _Plan
             close=lambda gone: entry.close(200, gone=gone),
             ping_seconds=services.ping_seconds,
         )
-    return await _whole(request, bridge, call, entry, cancel, headers)
+    return await _whole(services, request, bridge, call, entry, cancel, headers)
 
 
 async def _whole(
+    services: Services,
     request: Request,
     bridge: Bridge,
     call: Call,
@@ -104,7 +105,9 @@ async def _whole(
         told.answer.headers.update(headers)
         return told.answer
     entry.close(200, gone=False)
-    return Response(writer.document(), headers=headers, media_type="application/json")
+    # With log-probabilities a document may have megabytes.
+    document = await services.work(writer.document)
+    return Response(document, headers=headers, media_type="application/json")
 
 
 def _headers(call: Call) -> dict[str, str]:

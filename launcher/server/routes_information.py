@@ -110,7 +110,7 @@ def _posted(services: Services, path: str, work: Callable[[Backend, bytes], Mapp
         with services.bodies.held() as held:
             body = await held.read(request)
             # The answer may be larger than the body, and writing it must not keep the event loop waiting either.
-            data = await services.work(lambda: msgspec.json.encode(work(backend, body)))
+            data = await services.plan(lambda: msgspec.json.encode(work(backend, body)))
         return Response(data, media_type="application/json")
 
     return Route(path, endpoint, methods=["POST"])

@@ -31,6 +31,7 @@ from launcher.model import open_log, open_model
 from launcher.options.parse import Options
 from launcher.server.app import Application, Phase, Services, State
 from launcher.server.backend import LoadedBackend
+from launcher.server.backlog import SPARE, Backlog
 from launcher.server.constraint import GrammarFactory
 from launcher.server.generation import open_generation
 from launcher.server.guidance import load_library
@@ -133,7 +134,8 @@ class Server:
     async def _run(self, bound: socket.socket) -> int:
         loop = asyncio.get_running_loop()
         ended = asyncio.Event()
-        services = Services(state=self._state, journal=self._journal)
+        backlog = Backlog(self._options.serving.queue + SPARE)
+        services = Services(state=self._state, journal=self._journal, backlog=backlog)
         routes = [
             *generation_routes(services),
             *information_routes(services, lambda: openapi_document(__version__)),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import requests
@@ -142,6 +144,46 @@ def test_a_broken_chunk_ends_the_request(bench: HttpBench) -> None:
         connection.sendall(head.encode() + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n")
         assert error_of(read_all(connection)) == (400, "invalid_http")
         assert bench.scheduler.jobs == {}
+
+
+def test_a_coding_that_is_not_served_is_refused_by_its_name(bench: HttpBench) -> None:
+    with bench.connect() as connection:
+        connection.sendall(b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: gzip\r\n\r\n")
+        data = read_all(connection)
+    assert data.startswith(b"HTTP/1.1 501 Not Implemented\r\n")
+    assert error_of(data)[0] == 501
+
+
+def test_only_so_many_requests_wait_to_be_planned() -> None:
+    """One more is told so at once; controls and replies do not count, and the places come free."""
+    with HttpBench(backlog=3) as bench:
+        go = threading.Event()
+        begun = threading.Semaphore(0)
+
+        def planning() -> None:
+            begun.release()
+            assert go.wait(10)
+
+        bench.backend.planning = planning
+        bench.scheduler.react = lambda job: job.finish()
+        with ThreadPoolExecutor(8) as clients:
+
+            def ask(path: str = CHAT) -> requests.Response:
+                kind = {"Content-Type": "application/json"}
+                return requests.post(bench.url + path, data=chat_body(), headers=kind, timeout=10)
+
+            answers = [clients.submit(ask) for _ in range(8)]
+            eventually(lambda: sum(answer.done() for answer in answers) == 5, "five were refused")
+            assert begun.acquire(timeout=10)
+            refused = [*(answer.result() for answer in answers if answer.done()), ask("/tokenize")]
+            go.set()
+            served = [answer.result() for answer in answers if answer.result() not in refused]
+        assert [answer.status_code for answer in served] == [200] * 3
+        for answer in refused:
+            assert answer.status_code == 429
+            assert answer.json()["error"]["code"] == "overloaded"
+            assert int(answer.headers["retry-after"]) >= 1
+        assert ask().status_code == 200
 
 
 def test_more_connections_than_allowed_are_refused() -> None:

@@ -14,6 +14,7 @@ from launcher.errors import EngineCrash, InternalError, MindnanoError, RequestEr
 from launcher.server.bodies import BodyLimits
 from launcher.server.connections import ConnectionLimits
 from launcher.server.events import Paused, Queued, Reading
+from launcher.server.protocol.replies import ChatReply, CompletionReply
 from tests.support.http_bench import HttpBench, Job, chat_body, eventually, raw_request, read_until
 
 CHAT = "/v1/chat/completions"
@@ -285,6 +286,26 @@ def test_many_events_wake_the_loop_rarely(bench: HttpBench) -> None:
     bench.scheduler.react = react
     assert post(bench, chat_body(stream=True)).text.count('"content":"x"') == 500
     assert len(woken) < 100
+
+
+@pytest.mark.parametrize("path", [CHAT, "/v1/completions"])
+def test_a_whole_reply_is_written_beside_the_event_loop(
+    bench: HttpBench, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """One with many log-probabilities takes long to write, and nobody else would be answered meanwhile."""
+    kind = ChatReply if path == CHAT else CompletionReply
+    threads: list[threading.Thread] = []
+    write = kind.document
+
+    def document(reply: ChatReply | CompletionReply) -> bytes:
+        threads.append(threading.current_thread())
+        return write(reply)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(kind, "document", document)
+    bench.scheduler.react = lambda job: job.finish()
+    assert post(bench, chat_body() if path == CHAT else b'{"prompt": "x"}', path=path).status_code == 200
+    assert len(threads) == 1
+    assert threads[0] is not bench._thread
 
 
 def test_bodies_are_bounded_together() -> None:

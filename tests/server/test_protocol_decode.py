@@ -222,6 +222,34 @@ def test_numbers_beyond_all_bounds_are_refused() -> None:
             refused(b'{"messages":[{"role":"user","content":""}],"' + field + b'":' + value + b"}")
 
 
+@pytest.mark.parametrize(
+    ("field", "wanted"),
+    [
+        ("temperature", "a number >= 0 and <= 2"),
+        ("top_p", "a number > 0 and <= 1"),
+        ("timeout", "a number > 0 and <= 604800"),
+        ("n", "an integer >= 1 and <= 16"),
+        ("max_tokens", "an integer >= 1"),
+        ("seed", f"an integer >= {limits.MIN_SEED} and <= {limits.MAX_SEED}"),
+        ("logit_bias", "a number >= -100 and <= 100"),
+        ("metadata", "a number >= -1.79769e+308 and <= 1.79769e+308"),
+    ],
+)
+@pytest.mark.parametrize("value", [b"1e999", b"-1e999"])
+def test_a_number_that_no_float_holds_is_answered_with_what_its_field_takes(
+    field: str, wanted: str, value: bytes
+) -> None:
+    value = b'{"1": %b}' % value if field in {"logit_bias", "metadata"} else value
+    error = refused(b'{"messages": [{"role": "user", "content": "x"}], "%b": %b}' % (field.encode(), value))
+    assert (error.param or "").startswith(field)
+    assert error.message == f"{error.param} is out of range, expected {wanted}"
+
+
+def test_the_bounds_of_an_id_in_a_list_are_told() -> None:
+    error = refused(b'{"prompt": [1e999]}', decode_completion)
+    assert error.message.endswith("is out of range, expected an integer >= 0 and <= 2147483647")
+
+
 def test_a_body_that_is_no_object_is_refused() -> None:
     for body in (b"[]", b"null", b"1", b'"x"', b"true"):
         error = refused(body)

@@ -18,6 +18,7 @@ from launcher.engine_types import Sampling
 from launcher.errors import Cancelled, MindnanoError, RequestError
 from launcher.event_log import EventLog
 from launcher.server.app import Application, Phase, Services, State
+from launcher.server.backlog import Backlog
 from launcher.server.bodies import Bodies, BodyLimits
 from launcher.server.connections import ConnectionLimits
 from launcher.server.events import (
@@ -213,6 +214,7 @@ class HttpBench:
         origins: frozenset[str] = frozenset(),
         limits: ConnectionLimits | None = None,
         bodies: BodyLimits | None = None,
+        backlog: int = 8,
         ping_seconds: float = 5.0,
         log: Path | None = None,
         prompts: bool = False,
@@ -232,6 +234,7 @@ class HttpBench:
             state=self.state,
             journal=self.journal,
             bodies=Bodies(bodies or BodyLimits()),
+            backlog=Backlog(backlog),
             ping_seconds=ping_seconds,
             workers=ThreadPoolExecutor(2),
         )

@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from launcher.errors import RequestError
+from launcher.server.protocol.bounds import numbers_in_words
 from launcher.server.protocol.limits import MAX_CONTAINERS, MAX_DEPTH, MAX_SEED, MIN_SEED
 from launcher.server.protocol.requests import (
     ChatRequest,
@@ -164,14 +165,14 @@ def _decode(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:
-        raise _refusal(str(error), body) from error
+        raise _refusal(str(error), body, decoder.type) from error
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         if not body.strip():
             raise RequestError("invalid_json", "the body is empty, expected a JSON object") from error
         raise RequestError("invalid_json", f"the body is not valid JSON in UTF-8: {error}") from error
 
 
-def _refusal(said: str, body: bytes) -> RequestError:
+def _refusal(said: str, body: bytes, request: object) -> RequestError:
     """A validation error of msgspec with what was found, and the path as a param."""
     match = _PATH.search(said)
     path = match[2].lstrip(".") if match is not None else ""
@@ -191,6 +192,10 @@ def _refusal(said: str, body: bytes) -> RequestError:
     expected = _expected(fault, path, field)
     if match is not None and match[1]:
         return RequestError("invalid_value", f"a key of {path} is not {expected}", param=path)
+    if fault.endswith("out of range"):  # of 64 bits; what reads it again could not show it either
+        return RequestError(
+            "invalid_value", f"{path} is out of range, expected {numbers_in_words(request, path)}", param=path
+        )
     found = _found(body, path)
     code = "invalid_type" if ", got `" in fault else "invalid_value"
     return RequestError(code, f"{path or 'the body'} is {found}, expected {expected}", param=path or None)
@@ -250,7 +255,8 @@ def _cut(text: str) -> str:
 
 def _check_seed(request: Common) -> None:
     if request.seed is not None and not MIN_SEED <= request.seed <= MAX_SEED:
-        raise RequestError("invalid_value", "seed does not fit in 64 bits", param="seed")
+        message = f"seed is out of range, expected an integer >= {MIN_SEED} and <= {MAX_SEED}"
+        raise RequestError("invalid_value", message, param="seed")
 
 
 def _check_tools(tools: list[ToolDefinition] | None) -> None:
