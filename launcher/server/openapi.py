@@ -59,7 +59,8 @@ _ERRORS: Final[Mapping[int, str]] = {
     415: "The body is not JSON in UTF-8",
     429: "Too many requests wait or are paused; Retry-After says when to try again, in seconds",
     500: "The server failed",
-    503: "The model is being loaded or the server stops; Retry-After says when to try again, in seconds",
+    501: "The library for grammars does not load, so no reply can be constrained",
+    503: "The model is being loaded, or the server stops or is overloaded; Retry-After gives the seconds until a retry",
     504: "The request ran past its deadline",
 }
 _ALWAYS: Final = (401, 403, 500)
@@ -116,7 +117,7 @@ def _has(name: str, kind: str) -> Document:
 
 
 def _paths() -> Document:
-    chat = _generation("chat", "Answer a chat", ChatRequest, ChatCompletion, ChatChunk)
+    chat = _generation("chat", "Answer a chat", ChatRequest, ChatCompletion, ChatChunk, also=(501,))
     completion = _generation("complete", "Continue a text", CompletionRequest, Completion, CompletionChunk)
     models = _operation("listModels", "The models that are served", _json(ModelList), (503,))
     model = _operation("getModel", "One model", _json(ModelCard), (404, 503))
@@ -145,11 +146,13 @@ def _paths() -> Document:
     }
 
 
-def _generation(name: str, summary: str, body: type, reply: type, chunk: type) -> Document:
+def _generation(
+    name: str, summary: str, body: type, reply: type, chunk: type, *, also: tuple[int, ...] = ()
+) -> Document:
     content = _json(reply) | {
         "text/event-stream": {"schema": {"description": "Server-sent events", "contentMediaType": "text/event-stream"}}
     }
-    operation = _operation(name, summary, content, _GENERATING)
+    operation = _operation(name, summary, content, (*_GENERATING, *also))
     operation["description"] = _STREAM.format(chunk=chunk.__name__)
     operation["requestBody"] = _body(body)
     operation["parameters"] = [
