@@ -105,18 +105,35 @@ class ChatChoice(Struct, frozen=True, kw_only=True):
     finish_reason: FinishWord
 
 
-class ChatCompletion(Struct, frozen=True, kw_only=True):
-    """The answer to a chat."""
+class Identity(Struct, frozen=True, kw_only=True):
+    """What names a reply, in its document and in each of its chunks."""
 
     id: str
-    object: Literal["chat.completion"] = "chat.completion"
     created: int
     model: str
     system_fingerprint: str
-    choices: list[ChatChoice]
-    usage: Usage
     request_id: str
+
+
+class Document(Identity, frozen=True, kw_only=True):
+    """What every whole reply has."""
+
+    usage: Usage
     mindnano_metrics: MetricsShape
+
+
+class Chunk(Identity, frozen=True, kw_only=True):
+    """What every chunk may have; `usage` is there where `stream_options.include_usage` asks for it."""
+
+    usage: Usage | UnsetType | None = UNSET
+    mindnano_metrics: MetricsShape | UnsetType = UNSET
+
+
+class ChatCompletion(Document, frozen=True, kw_only=True):
+    """The answer to a chat."""
+
+    object: Literal["chat.completion"] = "chat.completion"
+    choices: list[ChatChoice]
 
 
 class FunctionPiece(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -154,18 +171,11 @@ class ChunkChoice(Struct, frozen=True, kw_only=True):
     finish_reason: FinishWord | None
 
 
-class ChatChunk(Struct, frozen=True, kw_only=True):
-    """One `data:` line of a streamed chat; `usage` is there where `stream_options.include_usage` asks for it."""
+class ChatChunk(Chunk, frozen=True, kw_only=True):
+    """One `data:` line of a streamed chat."""
 
-    id: str
     object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
-    created: int
-    model: str
-    system_fingerprint: str
-    request_id: str
     choices: list[ChunkChoice]
-    usage: Usage | UnsetType | None = UNSET
-    mindnano_metrics: MetricsShape | UnsetType = UNSET
 
 
 class TextLogprobs(Struct, frozen=True, kw_only=True):
@@ -186,18 +196,11 @@ class TextChoice(Struct, frozen=True, kw_only=True):
     finish_reason: FinishWord
 
 
-class Completion(Struct, frozen=True, kw_only=True):
+class Completion(Document, frozen=True, kw_only=True):
     """The answer to a prompt."""
 
-    id: str
     object: Literal["text_completion"] = "text_completion"
-    created: int
-    model: str
-    system_fingerprint: str
     choices: list[TextChoice]
-    usage: Usage
-    request_id: str
-    mindnano_metrics: MetricsShape
 
 
 class TextChunkChoice(Struct, frozen=True, kw_only=True):
@@ -209,18 +212,11 @@ class TextChunkChoice(Struct, frozen=True, kw_only=True):
     finish_reason: FinishWord | None
 
 
-class CompletionChunk(Struct, frozen=True, kw_only=True):
+class CompletionChunk(Chunk, frozen=True, kw_only=True):
     """One `data:` line of a streamed completion."""
 
-    id: str
     object: Literal["text_completion"] = "text_completion"
-    created: int
-    model: str
-    system_fingerprint: str
-    request_id: str
     choices: list[TextChunkChoice]
-    usage: Usage | UnsetType | None = UNSET
-    mindnano_metrics: MetricsShape | UnsetType = UNSET
 
 
 class ErrorShape(Struct, frozen=True, kw_only=True):
