@@ -86,6 +86,8 @@ class Services:
         journal: notes what happens.
         bodies: reads bodies.
         backlog: bounds what is planned at the same time.
+        workers: do what would keep the event loop waiting.
+        watcher: makes the page of metrics, which may wait for a disk, whatever the workers have to do.
         ping_seconds: longest silence on a stream.
         timeout: seconds after which a request is given up; None for no limit.
     """
@@ -98,6 +100,7 @@ class Services:
     workers: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(_PLANNERS, thread_name_prefix="plan")
     )
+    watcher: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, thread_name_prefix="metrics"))
 
     async def work(self, function: Callable[..., T], *arguments: object) -> T:
         """Runs in a worker thread what would keep the event loop waiting."""
@@ -137,7 +140,8 @@ class Application:
 
     def close(self) -> None:
         """Ends the worker threads."""
-        self._services.workers.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._services.workers, self._services.watcher):
+            pool.shutdown(wait=False, cancel_futures=True)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers one request."""

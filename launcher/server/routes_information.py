@@ -55,7 +55,8 @@ def information_routes(services: Services, description: Callable[[], Mapping[str
 
     async def metrics(_request: Request) -> Response:
         # The sizes of the session cache may have to wait for a disk.
-        page = await asyncio.to_thread(services.journal.metrics.text)
+        text = services.journal.metrics.text
+        page = await asyncio.get_running_loop().run_in_executor(services.watcher, text)
         return Response(page, headers={"Content-Type": CONTENT_TYPE})
 
     async def models(_request: Request) -> Response:

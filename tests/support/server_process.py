@@ -205,6 +205,7 @@ class ServerProcess:
         messages = [{"role": "user", "content": "Hello"}]
         chat = {"messages": messages, "max_tokens": 2, "response_format": {"type": "json_object"}}
         self.ask("POST", "/v1/chat/completions", chat)
+        self.ask("GET", "/metrics")
         self.wait_idle()
 
 
