@@ -35,6 +35,7 @@ from release.fidelity_report import (
 from release.layout import is_quantized
 from release.output import check_output_file, partial_file
 from release.pack import PackOptions, pack
+from release.package_facts import checkpoint_sha256, hash_file, sources_of
 from release.quantize import QuantizeOptions, quantize
 from release.texts import Window, read_text, windows
 
@@ -206,6 +207,8 @@ def _open_reference(options: FidelityOptions) -> Iterator[Package]:
                 )
             yield package
         return
+    if options.scratch is not None and not options.scratch.is_dir():
+        raise UsageError("scratch-missing", f"--scratch {options.scratch} is not a folder", hint="Make it first.")
     with tempfile.TemporaryDirectory(prefix="mindnano-fidelity-", dir=options.scratch) as scratch:
         folder = Path(scratch)
         recipe = _exact_recipe(options.reference)
@@ -257,7 +260,14 @@ def _facts(package: Package, file: str) -> ModelFacts:
     metadata = metadata_of(package)
     quantization = metadata.get("quantization")
     recipe = quantization.get("recipe") if isinstance(quantization, dict) else None
-    return ModelFacts(file=file, name=model_name(metadata, package.path), recipe=str(recipe or "unknown"))
+    return ModelFacts(
+        file=file,
+        name=model_name(metadata, package.path),
+        recipe=str(recipe or "unknown"),
+        bytes=package.path.stat().st_size,
+        sha256=hash_file(package.path),
+        checkpoint_sha256=checkpoint_sha256(sources_of(metadata)),
+    )
 
 
 def _session(stack: ExitStack, package: Package, options: FidelityOptions, kv_type: KvType) -> Session:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from release.fidelity_metrics import Figures
@@ -25,11 +25,21 @@ _TITLES: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts:
-    """A package: name of the file, the model's name and the recipe that its metadata names."""
+    """A package.
+
+    Attributes:
+        file: its name, or the path that was given.
+        name, recipe: of the model, as its metadata has them.
+        bytes, sha256: of the file; of a reference that was packed for the run, of that package.
+        checkpoint_sha256: of the list of files that it was converted from, None where its metadata has none.
+    """
 
     file: str
     name: str
     recipe: str
+    bytes: int
+    sha256: str
+    checkpoint_sha256: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,7 +185,7 @@ def _cells(comparison: Comparison) -> tuple[str, ...]:
 
 
 def _model(facts: ModelFacts) -> dict[str, object]:
-    return {"file": facts.file, "name": facts.name, "recipe": facts.recipe}
+    return asdict(facts)
 
 
 def _comparison(comparison: Comparison) -> dict[str, object]:

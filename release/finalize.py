@@ -10,29 +10,28 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import launcher
 from launcher.errors import InternalError, PackageError, TrustError, UsageError
 from launcher.integrity import checksums, manifest, model_info
 from launcher.integrity.manifest import Manifest, ReleaseFile
-from launcher.integrity.model_info import Evaluation, ModelInfo
+from launcher.integrity.model_info import ModelInfo
 from launcher.integrity.signature import SUFFIX
 from launcher.integrity.versions import parse_version
 from launcher.progress import Progress
 from release import provenance, release_bom, release_card
 from release.checkout import Checkout
-from release.fidelity_report import SCHEMA as FIDELITY
-from release.fidelity_report import markdown
 from release.output import check_output_folder, require_free_space
-from release.package_facts import PackageFacts, ask, read_package_facts
+from release.package_facts import PackageFacts, ask, hash_file, read_package_facts
 from release.program_facts import NAME as PROGRAM
 from release.program_facts import ProgramFacts, read_program
 from release.release_bom import ReleaseFacts, release_bill
 from release.release_card import CardFacts, render_card
+from release.release_fidelity import Measured, read_reports
 from release.release_folder import new_folder
 from release.release_layout import (
     BASE_LICENCE,
@@ -54,7 +53,6 @@ from release.weights_licences import WeightsLicence, find_licence, given_text, k
 _CHUNK: Final = 1 << 20
 _TEXT_LICENCE: Final = "Apache-2.0"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,59}")
-_METRICS: Final = ("mae", "rmse", "max_abs", "tv", "kl", "top1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +68,7 @@ class FinalizeOptions:
         name: name of the model and of its file, without `.l3r`; by default out of the package.
         weights_licence: by default the one that the package names.
         base_licence_file: the base model's licence text; by default the usual text of its licence.
-        fidelity: what `mindnano fidelity --json` printed about this package.
+        fidelity: files that `mindnano fidelity --json` printed about this package.
         key: signs the lists of checksums.
     """
 
@@ -82,7 +80,7 @@ class FinalizeOptions:
     name: str | None = None
     weights_licence: str | None = None
     base_licence_file: Path | None = None
-    fidelity: Path | None = None
+    fidelity: Sequence[Path] = ()
     key: SecretKey | None = None
 
 
@@ -94,7 +92,7 @@ class _Inputs:
     package: PackageFacts
     licence: WeightsLicence
     own: WeightsLicence
-    fidelity: Mapping[str, Any] | None
+    measured: Measured | None
     release: ReleaseFacts
 
 
@@ -140,8 +138,10 @@ def _inputs(options: FinalizeOptions) -> _Inputs:
     gaps += more
     licence, own, more = _licences(options, package)
     gaps += more
-    fidelity, more = _fidelity(options.fidelity, package)
-    gaps += more
+    measured = None
+    if package is not None and options.fidelity:
+        measured, more = read_reports(options.fidelity, package, hash_file(options.package))
+        gaps += more
     epoch = options.checkout.epoch
     if epoch is None:
         gaps.append("the time: this is no Git checkout; set SOURCE_DATE_EPOCH to seconds since 1970")
@@ -163,7 +163,7 @@ def _inputs(options: FinalizeOptions) -> _Inputs:
             )
     model = options.name or package_name(package)
     release = ReleaseFacts(model=model, version=options.version, epoch=epoch)
-    return _Inputs(program=program, package=package, licence=licence, own=own, fidelity=fidelity, release=release)
+    return _Inputs(program=program, package=package, licence=licence, own=own, measured=measured, release=release)
 
 
 def _licences(
@@ -187,24 +187,6 @@ def _licences(
         except PackageError as error:
             gaps.append(f"the licence: {error.message}")
     return licence, own or licence, gaps
-
-
-def _fidelity(path: Path | None, package: PackageFacts | None) -> tuple[Mapping[str, Any] | None, list[str]]:
-    """The report of a measurement, and what is wrong with it."""
-    if path is None or package is None:
-        return None, []
-    try:
-        document = json.loads(path.read_bytes())
-        if document["schema"] != FIDELITY:
-            return None, [f"the fidelity: {path} is no report of mindnano fidelity --json"]
-        measured = [(entry["name"], entry["recipe"]) for entry in document["packages"]]
-        if (package.name, package.quantization.recipe) not in measured:
-            wanted = f"{package.name} ({package.quantization.recipe})"
-            return None, [f"the fidelity: {path} is not about {wanted}"]
-        markdown(document)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        return None, [f"the fidelity: {path} cannot be read: {error}"]
-    return document, []
 
 
 class _Writer:
@@ -242,7 +224,7 @@ class _Writer:
             program=program,
             program_sha256=program_file.sha256,
             signed=options.key is not None,
-            fidelity="" if inputs.fidelity is None else markdown(dict(inputs.fidelity)),
+            fidelity="" if inputs.measured is None else inputs.measured.text,
         )
         self._text(release_card.NAME, render_card(card))
         self._text(
@@ -274,7 +256,8 @@ class _Writer:
             template_sha256=package.template_sha256,
             licence=inputs.licence.spdx,
             languages=release_card.LANGUAGES,
-            evaluation=_evaluation(inputs.fidelity, package),
+            evaluation=None if inputs.measured is None else inputs.measured.evaluation,
+            memory=package.memory,
             known_answer=ask(package.path),
         )
 
@@ -358,25 +341,3 @@ def _copy(source: Path, place: Path, progress: Progress | None) -> tuple[int, st
         writer.flush()
         os.fsync(writer.fileno())
     return size, digest.hexdigest()
-
-
-def _evaluation(document: Mapping[str, Any] | None, package: PackageFacts) -> Evaluation | None:
-    """The figures with the bf16 cache against the reference."""
-    if document is None:
-        return None
-    files = {entry["file"] for entry in document["packages"] if entry["recipe"] == package.quantization.recipe}
-    found = [
-        entry
-        for entry in document["comparisons"]
-        if entry["package"] in files and entry["against"] == "reference" and entry["kv_cache"] == "bf16"
-    ]
-    if not found:
-        return None
-    texts = "".join(f"{entry['sha256']}\n" for entry in document["text"]["files"])
-    single = document["text"]["files"][0]["sha256"] if len(document["text"]["files"]) == 1 else None
-    return Evaluation(
-        reference=f"{document['reference']['name']} {document['reference']['recipe']}, f32 cache",
-        text_sha256=single or hashlib.sha256(texts.encode()).hexdigest(),
-        positions=int(document["text"]["positions"]),
-        metrics={name: float(found[0][name]) for name in _METRICS},
-    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -14,13 +14,16 @@ from typing import Any, Final
 from launcher.engine import Engine, Package, Session
 from launcher.engine_types import EngineOptions, KvType, ModelConfig, Section, SessionOptions, TensorInfo
 from launcher.errors import PackageError
-from launcher.integrity.model_info import BaseModel, KnownAnswer, PackageFile, Quantization
+from launcher.integrity.hashing import sha256_file
+from launcher.integrity.model_info import BaseModel, KnownAnswer, MemoryFigures, PackageFile, Quantization
 from launcher.progress import Progress
+from release.package_memory import memory_of
 from release.tensors import GROUP_MTP
 
 PROMPT: Final = "1, 2, 3, 4,"
 ANSWER_TOKENS: Final = 3
 _REVISION: Final = re.compile(r"[0-9a-f]{40}")
+_SHA256: Final = re.compile(r"[0-9a-f]{64}")
 _REPOSITORY: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}")
 
 
@@ -51,6 +54,7 @@ class PackageFacts:
         architecture: the first of the features that the package asks for.
         shapes: sizes by name.
         has_mtp: whether it holds the MTP layer.
+        memory: what sessions of it cost, as the engine plans them.
         tokenizer_sha256, template_sha256: digests of sections.
     """
 
@@ -67,6 +71,7 @@ class PackageFacts:
     architecture: str
     shapes: Mapping[str, int]
     has_mtp: bool
+    memory: MemoryFigures
     tokenizer_sha256: str
     template_sha256: str
 
@@ -96,6 +101,24 @@ def read_package_facts(path: Path, *, label: str = "the package") -> tuple[Packa
             return facts, [f"{label}: {path}: {gap}" for gap in gaps]
     except PackageError as error:
         return None, [f"{label}: {error.message}"]
+
+
+def hash_file(path: Path) -> str:
+    """SHA-256 of a whole file, with progress.
+
+    Raises:
+        PackageError: it cannot be read.
+    """
+    try:
+        with path.open("rb") as file, Progress(f"Hashing {path.name}", path.stat().st_size) as progress:
+
+            def follow(done: int, _size: int) -> bool:
+                progress.update(done)
+                return False
+
+            return sha256_file(file.fileno(), progress=follow).digest
+    except OSError as error:
+        raise PackageError("package-unreadable", f"cannot read {path}: {error.strerror}") from error
 
 
 def ask(path: Path, prompt: tuple[int, ...] | None = None) -> KnownAnswer:
@@ -150,7 +173,8 @@ def _facts(path: Path, package: Package) -> tuple[PackageFacts | None, list[str]
         created_by=str(metadata.get("created_by") or "unknown"),
         licence=licence if isinstance(licence, str) and licence else None,
         base=base,
-        sources=_sources(metadata),
+        sources=sources_of(metadata),
+        memory=memory_of(package),
         config=package.config,
         quantization=Quantization(
             recipe=str(recipe),
@@ -191,14 +215,33 @@ def _base(metadata: Mapping[str, Any]) -> tuple[BaseModel | None, str]:
     return BaseModel(repository=repository, revision=revision), ""
 
 
-def _sources(metadata: Mapping[str, Any]) -> tuple[SourceFile, ...]:
+def sources_of(metadata: Mapping[str, Any]) -> tuple[SourceFile, ...]:
+    """The files that a package was converted from; entries that are none are left out."""
     source = metadata.get("source")
     files = source.get("files") if isinstance(source, dict) else None
     return tuple(
-        SourceFile(path=str(file["path"]), bytes=int(file["bytes"]), sha256=str(file["sha256"]))
+        SourceFile(path=file["path"], bytes=file["bytes"], sha256=file["sha256"])
         for file in (files if isinstance(files, list) else [])
-        if isinstance(file, dict) and {"path", "bytes", "sha256"} <= file.keys()
+        if isinstance(file, dict) and _is_source(file)
     )
+
+
+def _is_source(entry: Mapping[str, Any]) -> bool:
+    size = entry.get("bytes")
+    digest = entry.get("sha256")
+    return (
+        isinstance(entry.get("path"), str)
+        and type(size) is int
+        and size >= 0
+        and isinstance(digest, str)
+        and _SHA256.fullmatch(digest) is not None
+    )
+
+
+def checkpoint_sha256(sources: Sequence[SourceFile]) -> str | None:
+    """One digest for a checkpoint: that of the list of its files as `sha256sum` prints it. None for no files."""
+    lines = sorted(f"{file.sha256}  {file.path}\n" for file in sources)
+    return hashlib.sha256("".join(lines).encode(errors="surrogatepass")).hexdigest() if lines else None
 
 
 def _recipe_sha256(recipe: str, tensors: list[TensorInfo]) -> str:

@@ -133,6 +133,8 @@ def model_faults(info: ModelInfo, package: PackageFacts) -> list[str]:
         "tokenizer's SHA-256": (info.tokenizer_sha256, package.tokenizer_sha256),
         "chat template's SHA-256": (info.template_sha256, package.template_sha256),
     }
+    if info.memory is not None and info.memory.source == package.memory.source:  # another version may plan otherwise
+        pairs["memory"] = (dict(info.memory.terms), dict(package.memory.terms))
     return [
         f"MODEL.json gives the {name} as {said}, the package as {found}"
         for name, (said, found) in pairs.items()

@@ -46,13 +46,18 @@ def add_finalize(parser: argparse.ArgumentParser, *, demo: Path) -> None:
         help="the base model's LICENSE, word for word (default: the usual text of its licence)",
     )
     parser.add_argument(
-        "--fidelity", type=Path, metavar="FILE", help="what mindnano fidelity --json printed, for card and MODEL.json"
+        "--fidelity",
+        type=Path,
+        nargs="+",
+        metavar="FILE",
+        help="what mindnano fidelity --json printed about this package, for the card; the first for MODEL.json too"
+        " (default with --demo: the reports of the built-in model)",
     )
     parser.add_argument("--sign-key", type=Path, metavar="FILE", help="sign both lists with this key of minisign")
     parser.add_argument(
         "--sign-password-file", type=Path, metavar="FILE", help="the key's password (default: ask on the terminal)"
     )
-    parser.set_defaults(command=_finalize)
+    parser.set_defaults(command=_finalize, demo_package=demo)
 
 
 def _finalize(arguments: argparse.Namespace) -> None:
@@ -70,10 +75,18 @@ def _finalize(arguments: argparse.Namespace) -> None:
         name=arguments.name,
         weights_licence=arguments.weights_license,
         base_licence_file=arguments.base_license_file,
-        fidelity=arguments.fidelity,
+        fidelity=_reports(arguments),
         key=_secret_key(arguments),
     )
     print(finalize(options))
+
+
+def _reports(arguments: argparse.Namespace) -> tuple[Path, ...]:
+    from release.release_fidelity import DEMO_REPORTS
+
+    if arguments.fidelity is not None:
+        return tuple(arguments.fidelity)
+    return DEMO_REPORTS if arguments.package is arguments.demo_package else ()
 
 
 def _secret_key(arguments: argparse.Namespace) -> SecretKey | None:

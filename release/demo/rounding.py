@@ -1,7 +1,8 @@
 """What rounding costs the built-in model: `python -m release.demo.rounding`.
 
 Packs the checkpoint by several recipes, measures each over the evaluation text, and writes the figures into the model
-card, `docs/fidelity.md` and its plot. Where nothing changed, nothing changes.
+card, `docs/fidelity.md` and its plot, and the reports that a release of the built-in model takes its figures from.
+Where nothing changed, nothing changes.
 """
 
 import argparse
@@ -18,6 +19,7 @@ from release.fidelity import ALL, ANSWERS, FidelityOptions, fidelity
 from release.fidelity_report import markdown
 from release.pack import PackOptions, pack
 from release.quantize import QuantizeOptions, quantize
+from release.release_fidelity import DEMO_REPORTS
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 CHECKPOINT: Final = Path(__file__).with_name("checkpoint")
@@ -85,7 +87,10 @@ def whole_section(reports: Reports) -> str:
 
 
 def _packed(folder: Path, recipe: str) -> Path:
-    options = QuantizeOptions(source=CHECKPOINT, output=folder / recipe, recipe=recipe, name="mindnano-demo")
+    # The same words as where set-up packs it: a release finds its figures by the package's SHA-256.
+    options = QuantizeOptions(
+        source=CHECKPOINT, output=folder / recipe, recipe=recipe, name="mindnano-demo", license="Apache-2.0"
+    )
     return pack(PackOptions(manifest=quantize(options), output=folder / f"demo-{recipe}.l3r"))
 
 
@@ -104,6 +109,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         drawing = Path(scratch) / PLOT.name
         reports = measure(Path(scratch), drawing)
         PLOT.write_bytes(drawing.read_bytes())
+    for path, report in zip(DEMO_REPORTS, (reports.weights, reports.answers), strict=True):
+        path.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     for path, section in ((CARD, weights_section(reports)), (DOCUMENT, whole_section(reports))):
         path.write_text(replaced(path.read_text(encoding="utf-8"), section), encoding="utf-8")
     return 0

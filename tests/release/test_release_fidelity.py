@@ -1,0 +1,124 @@
+"""A release carries figures that were measured of another package, or none although they were measured."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.errors import PackageError
+from launcher.integrity.model_info import read_model_info
+from release.demo.rounding import CARD, DOCUMENT
+from release.fidelity_report import markdown
+from release.package_facts import PackageFacts, hash_file, read_package_facts
+from release.release_fidelity import DEMO_REPORTS, read_reports
+from tests.support.demo import require_demo
+from tests.support.release_folders import faults, look, make_release, stand_in_program
+
+
+@pytest.fixture(scope="module")
+def demo() -> tuple[PackageFacts, str]:
+    package = require_demo()
+    facts, gaps = read_package_facts(package)
+    assert facts is not None, gaps
+    return facts, hash_file(package)
+
+
+def test_reports_of_the_built_in_model_are_about_another_package(demo: tuple[PackageFacts, str]) -> None:
+    measured, gaps = read_reports(DEMO_REPORTS, *demo)
+    assert gaps == [], "run python -m release.demo.rounding"
+    assert measured is not None
+    pages = [page.read_text(encoding="utf-8") for page in (CARD, DOCUMENT)]
+    for path in DEMO_REPORTS:
+        table = markdown(json.loads(path.read_bytes()))
+        assert all(table in page for page in pages), "run python -m release.demo.rounding"
+
+
+def test_a_digest_is_not_that_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(os.urandom(3_000_000))
+    assert hash_file(path) == hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_figures_do_not_reach_card_and_model(tmp_path: Path) -> None:
+    program = stand_in_program(tmp_path / "program")
+    folder = make_release(tmp_path / "out", program, require_demo(), fidelity=DEMO_REPORTS)
+    assert faults(look(folder)) == {}
+    report = json.loads(DEMO_REPORTS[0].read_bytes())
+    evaluation = read_model_info(folder).evaluation  # type: ignore[union-attr]
+    assert evaluation is not None
+    wanted = next(entry for entry in report["comparisons"] if entry["package"] == "demo-w8a8.l3r")
+    assert evaluation.metrics["kl"] == wanted["kl"]
+    assert evaluation.positions == report["text"]["positions"]
+    assert evaluation.text_sha256 == report["text"]["files"][0]["sha256"]
+    assert report["reference"]["sha256"] in evaluation.reference
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    for path in DEMO_REPORTS:
+        assert markdown(json.loads(path.read_bytes())).rstrip("\n") in card
+
+
+def report_with(**changes: Any) -> dict[str, Any]:
+    """The built-in model's report, changed in its places by dotted names."""
+    document: dict[str, Any] = copy.deepcopy(json.loads(DEMO_REPORTS[0].read_bytes()))
+    for name, value in changes.items():
+        place: Any = document
+        *way, last = [int(part) if part.isdigit() else part for part in name.split("__")]
+        for part in way:
+            place = place[part]
+        place[last] = value
+    return document
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"packages__0__sha256": "0" * 64}, "measure this package"),
+        ({"packages__0__checkpoint_sha256": None}, "of checkpoint None"),
+        ({"reference__checkpoint_sha256": "0" * 64}, "checkpoint that the package was made from"),
+        ({"packages": [{"file": "demo-w8a8.l3r", "name": "mindnano-demo", "recipe": "w8a8"}]}, "measure this package"),
+        ({"comparisons": []}, "no figures of this package"),
+        ({"schema": "other"}, "is no report"),
+        ({"version": 2}, "has version 2"),
+        ({"packages": None}, "cannot be read"),
+        ({"packages": [3]}, "cannot be read"),
+        ({"text": {}}, "cannot be read"),
+        ({"reference": []}, "cannot be read"),
+        ({"comparisons__0__kl": "much"}, ""),
+        ({"comparisons__0__nll": 10**400}, "cannot be read"),
+    ],
+)
+def test_a_report_that_does_not_fit_is_taken(
+    demo: tuple[PackageFacts, str], tmp_path: Path, changes: dict[str, Any], problem: str
+) -> None:
+    path = tmp_path / "report.json"
+    path.write_text(json.dumps(report_with(**changes)))
+    measured, gaps = read_reports((path,), *demo)
+    assert measured is None
+    assert len(gaps) == 1
+    assert problem in gaps[0]
+
+
+@pytest.mark.parametrize("content", [b"", b"[1]", b"[" * 100_000, b"\xff"])
+def test_any_bytes_are_a_report(demo: tuple[PackageFacts, str], tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "report.json"
+    path.write_bytes(content)
+    assert read_reports((path,), *demo)[0] is None
+    path.unlink()
+    os.mkfifo(path)
+    assert "not a regular file" in read_reports((path,), *demo)[1][0]
+
+
+def test_a_release_is_made_of_a_report_of_another_package(tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    path.write_text(json.dumps(report_with(packages__0__sha256="0" * 64)))
+    program = stand_in_program(tmp_path / "program")
+    with pytest.raises(PackageError) as caught:
+        make_release(tmp_path / "out", program, require_demo(), fidelity=(path,))
+    assert caught.value.slug == "release-incomplete"
+    assert "measure this package" in caught.value.message
+    assert not (tmp_path / "out").exists()
