@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import stat
 from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -167,7 +168,10 @@ def _read_shards(folder: Path, names: list[str]) -> dict[str, TensorLocation]:
 
 def _read_bytes(path: Path) -> bytes:
     try:
-        if path.stat().st_size > _MAX_JSON_BYTES:
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):  # a pipe would hold us up, a device may never end
+            raise _malformed(path, "it is not a plain file")
+        if found.st_size > _MAX_JSON_BYTES:
             raise _malformed(path, f"it is larger than {_MAX_JSON_BYTES:,} bytes")
         return path.read_bytes()
     except FileNotFoundError as error:

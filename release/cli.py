@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import errno
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import launcher
-from launcher.errors import EXIT_SIGTERM, InternalError, MindnanoError, ResourceError
+from launcher.errors import EXIT_SIGTERM, InternalError, MindnanoError
+from release.system_errors import system_error
 
 _INTERRUPTED = 130
 _DEMO = Path(__file__).resolve().parents[1] / "build" / "demo" / "demo.l3r"  # where set-up packs the built-in model
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _KV_TYPES = ("f32", "bf16", "fp16", "fp8", "int8")
 _EXIT_CODES = """exit codes:
   0 ok   1 internal error   2 usage   3 device   4 checkpoint, package or release missing, damaged or unsupported
@@ -41,10 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout = None  # the reader has gone: nothing more can be said, and closing must not complain
         return 0
     except OSError as error:
-        if error.errno not in _FULL:
-            raise
         sys.stdout = None  # as above
-        return _report(ResourceError("output-full", f"cannot write: {error.strerror}", hint="Free some space."))
+        return _report(system_error(error))
     except MemoryError:
         print("mindnano: error: not enough memory", file=sys.stderr)
         return 5
@@ -53,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _report(error: MindnanoError) -> int:
     print(f"mindnano: error: {error.message} [{error.slug}]", file=sys.stderr)
-    if isinstance(error, InternalError):
+    if isinstance(error, InternalError) and error.slug != "system-error":
         print("mindnano: this is a bug; please report it with the command that led to it", file=sys.stderr)
     if error.hint:
         print(f"mindnano: {error.hint}", file=sys.stderr)

@@ -73,6 +73,8 @@ def read_ids(path: Path, vocab_size: int) -> list[int]:
     Raises:
         UsageError: unreadable, empty, or something that is not an id below `vocab_size`.
     """
+    if path.exists() and not path.is_file():  # a pipe would hold us up, a device may never end
+        raise UsageError("ids-unreadable", f"{path} is not a plain file")
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -9,10 +9,12 @@ from typing import Any, Final
 
 from launcher.engine_types import Dtype, Section
 from launcher.errors import PackageError
+from launcher.integrity.release_files import read_capped
 
 SCHEMA: Final = "mindnano-assets"
 VERSION: Final = 1
 FILE_NAME: Final = "manifest.json"
+MAX_BYTES: Final = 64 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,12 +83,16 @@ def read_manifest(path: Path) -> Manifest:
         PackageError: there is no such file, it is not a manifest of this version, or an entry is malformed.
     """
     try:
-        document = json.loads(path.read_bytes())
-    except FileNotFoundError as error:
+        data = read_capped(path, MAX_BYTES)
+    except PackageError as error:
+        raise _malformed(path, error.message) from error
+    if data is None:
         raise PackageError(
             "manifest-missing", f"{path} does not exist", hint="Give the manifest.json of mindnano quantize."
-        ) from error
-    except (OSError, ValueError, RecursionError) as error:
+        )
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError) as error:
         raise _malformed(path, f"it cannot be read as JSON: {error}") from error
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
         raise _malformed(path, f"its schema is not {SCHEMA}")

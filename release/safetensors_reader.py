@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
@@ -164,7 +165,10 @@ def _widen(location: TensorLocation, data: ByteArray) -> Float32Array:
 def _load_header(path: Path) -> tuple[dict[str, object], int, int]:
     """Header object, first byte of the data, bytes of data."""
     try:
-        size = path.stat().st_size
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):  # a pipe would hold us up
+            raise _malformed(path, "it is not a plain file")
+        size = found.st_size
         with path.open("rb") as file:
             prefix = file.read(8)
             length = int.from_bytes(prefix, "little")

@@ -56,6 +56,8 @@ def read_text(path: Path, package: Package) -> TextFile:
         UsageError: unreadable, empty, not UTF-8, or a line that is no conversation.
         PackageError: there are conversations and the package has no working template.
     """
+    if path.exists() and not path.is_file():  # a pipe would hold us up, a device may never end
+        raise UsageError("text-unreadable", f"{path} is not a plain file")
     try:
         data = path.read_bytes()
         text = data.decode()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -12,6 +14,7 @@ import numpy as np
 import pytest
 
 from release import cli
+from tests.release.conftest import Convert
 from tests.support.checkpoints import edit_json
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -155,3 +158,68 @@ def test_a_script_sets_a_fresh_checkout_up_first(code: int, tmp_path: Path) -> N
     command = [sys.executable, "-S", str(scripts / "build_portable.py"), "--explain"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (code, "" if code else "bundle --explain\n"), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "text"),
+    [
+        (PermissionError(errno.EACCES, "Permission denied", "/some/file"), 1, "Permission denied (/some/file)"),
+        (OSError(errno.EIO, "Input/output error"), 1, "Input/output error"),
+        (OSError("no reason"), 1, "no reason"),
+        (OSError(errno.EMFILE, "Too many open files"), 5, "Too many open files"),
+        (OSError(errno.ENOSPC, "No space left on device", "/a"), 5, "cannot write: No space left on device (/a)"),
+    ],
+)
+def test_what_the_system_refuses_is_shown_as_a_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: OSError, code: int, text: str
+) -> None:
+    def fail(*_arguments: object, **_options: object) -> None:
+        raise error
+
+    monkeypatch.setattr("release.inspect_package.inspect_package", fail)
+    assert cli.main(["inspect", "x.l3r"]) == code
+    lines = capsys.readouterr().err.splitlines()
+    assert text in lines[0]
+    assert len(lines) == 2
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["pack", "{file}", "{tmp}/out.l3r"],
+        ["quantize", "--source", "{tmp}/checkpoint", "--output", "{tmp}/out"],
+        ["logits", "--package", "{package}", "--ids", "{file}", "--out", "{tmp}/out"],
+        ["fidelity", "--reference", "{package}", "--package", "{package}", "--text", "{file}"],
+        ["calibrate", "--package", "{package}", "--output", "{tmp}/out", "--text", "{file}"],
+    ],
+)
+def test_special_files_hold_a_command_up(
+    convert: Convert,
+    micro: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    kind: str,
+) -> None:
+    """A pipe that nobody writes to, and a device that never ends."""
+    file = tmp_path / "special"
+    if kind == "pipe":
+        os.mkfifo(file)
+    else:
+        file.symlink_to("/dev/zero")
+    (tmp_path / "checkpoint").mkdir()
+    (tmp_path / "checkpoint" / "config.json").symlink_to(file)
+    package = convert(micro)
+    capsys.readouterr()
+    names = {"file": file, "tmp": tmp_path, "package": package}
+    assert cli.main([argument.format(**names) for argument in arguments]) in (2, 4)
+    error = capsys.readouterr().err.splitlines()
+    assert "not a plain file" in error[0] or "not a regular file" in error[0]
+
+
+def test_a_shard_that_is_a_pipe_holds_quantise_up(checkpoint: Path, tmp_path: Path) -> None:
+    shard = next(checkpoint.glob("*.safetensors"))
+    shard.unlink()
+    os.mkfifo(shard)
+    assert cli.main(["quantize", "--source", str(checkpoint), "--output", str(tmp_path / "out")]) == 4

@@ -1,0 +1,22 @@
+"""What the system refuses where no command expected it, as an error with a message and an exit code of its own."""
+
+from __future__ import annotations
+
+import errno
+from typing import Final
+
+from launcher.errors import InternalError, MindnanoError, ResourceError
+
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_SCARCE: Final = (errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE)
+
+
+def system_error(error: OSError) -> MindnanoError:
+    """The error with the file that it is about: exit code 5 for what ran out, else 1."""
+    place = f" ({error.filename})" if error.filename is not None else ""
+    reason = f"{error.strerror or error}{place}"
+    if error.errno in _FULL:
+        return ResourceError("output-full", f"cannot write: {reason}", hint="Free some space.")
+    if error.errno in _SCARCE:
+        return ResourceError("system-scarce", reason, hint="Close other programs, then run it again.")
+    return InternalError("system-error", reason, hint="Check that the file is what the command expects.")
