@@ -136,7 +136,6 @@ class Application:
         listed: list[BaseRoute] = list(routes)
         self._router = Router(listed, redirect_slashes=False)
         self._routes = routes
-        self._names: dict[object, str] = {route.endpoint: route.path for route in routes}
 
     def close(self) -> None:
         """Ends the worker threads."""
@@ -159,8 +158,7 @@ class Application:
                 traceback.print_exc(file=sys.stderr)
                 raise
             await self._refuse(error, scope, receive, extra)
-        route = self._names.get(scope.get("endpoint"), _UNMATCHED)
-        self._services.journal.metrics.answered(route, extra.status)
+        self._services.journal.metrics.answered(self._route(scope), extra.status)
 
     async def _serve(self, scope: Scope, headers: Mapping[str, str], receive: Receive, send: _Extra) -> None:
         _check_head(scope)
@@ -186,12 +184,16 @@ class Application:
             raise RequestError("not_found", "there is no such path on this server", status=404)
         return Response(status_code=204, headers={"Allow": ", ".join(sorted({*methods, "OPTIONS"}))})
 
+    def _route(self, scope: Scope) -> str:
+        """The path in the table that this one fits, also where the request never came that far."""
+        matching = (route.path for route in self._routes if route.path_regex.fullmatch(scope["path"]))
+        return next(matching, _UNMATCHED)
+
     async def _refuse(self, error: Exception, scope: Scope, receive: Receive, send: _Extra) -> None:
         told = refusal(error)
         if not isinstance(error, MindnanoError) and told.detail is not None:
             traceback.print_exception(error, file=sys.stderr)
-        route = self._names.get(scope.get("endpoint"), _UNMATCHED)
-        self._services.journal.refused(route, told.status, told.code, told.detail)
+        self._services.journal.refused(self._route(scope), told.status, told.code, told.detail)
         await told.answer(scope, receive, send)
 
 

@@ -13,7 +13,15 @@ from launcher.engine_types import Section
 from launcher.memory_plan import read_usage
 from launcher.options.parse import Options
 from launcher.server.generation import Generation
-from launcher.server.planning import detokenized, plan_chat, plan_completion, prompt_text, text_of, tokens_of
+from launcher.server.planning import (
+    detokenized,
+    plan_chat,
+    plan_completion,
+    prompt_text,
+    request_name,
+    text_of,
+    tokens_of,
+)
 from launcher.server.ports import CacheState, Call, Caller, QueueState
 from launcher.server.protocol.decode import (
     decode_chat,
@@ -53,7 +61,8 @@ class LoadedBackend:
         """
         chat = decode_chat(body)
         model = self._served
-        request = plan_chat(model, chat, owner=caller.owner, header_session=_session(caller), id=_new_id("chatcmpl"))
+        id = request_name(chat, caller.headers.get("x-request-id")) or _new_id("chatcmpl")
+        request = plan_chat(model, chat, owner=caller.owner, header_session=_session(caller), id=id)
         return Call(
             request=request,
             stream=chat.stream is True,
@@ -70,7 +79,8 @@ class LoadedBackend:
         """
         asked = decode_completion(body)
         model = self._served
-        request = plan_completion(model, asked, owner=caller.owner, header_session=_session(caller), id=_new_id("cmpl"))
+        id = request_name(asked, caller.headers.get("x-request-id")) or _new_id("cmpl")
+        request = plan_completion(model, asked, owner=caller.owner, header_session=_session(caller), id=id)
         echo = text_of(model, request.prompt) if asked.echo else ""
         return Call(
             request=request,
@@ -119,6 +129,7 @@ class LoadedBackend:
             "threads": model.engine.threads,
             "simd": model.engine.simd,
             "mtp": self._options.mtp,
+            "has_mtp_layer": model.package.has_mtp,
             "process_id": os.getpid(),
             "memory": {
                 "resident_bytes": None if usage is None else usage.resident,

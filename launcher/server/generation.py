@@ -163,7 +163,8 @@ def _served(
             "name": model.name,
             "context": wanted.context,
             "kv_cache": wanted.kv_type.label,
-            "mtp": package.has_mtp,
+            "mtp": options.mtp,
+            "has_mtp_layer": package.has_mtp,
         },
     )
 

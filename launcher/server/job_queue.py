@@ -63,7 +63,7 @@ class JobQueue:
     soonest: float = math.inf
     draining: bool = False
     counts: Counts = field(default_factory=Counts)
-    _jobs: dict[str, Job] = field(default_factory=dict)
+    _jobs: dict[tuple[str, str], Job] = field(default_factory=dict)
     _sequence: int = 0
     _started: float = 0.0
     _recent: deque[float] = field(default_factory=lambda: deque(maxlen=_RECENT))
@@ -79,21 +79,20 @@ class JobQueue:
 
     def has(self, job: Job) -> bool:
         """Whether it has not ended."""
-        return self._jobs.get(job.request.id) is job
+        return self._jobs.get(_key(job.request)) is job
 
     def find(self, request_id: str, owner: str) -> Job | None:
         """The request of this owner."""
-        job = self._jobs.get(request_id)
-        return job if job is not None and job.request.owner == owner else None
+        return self._jobs.get((owner, request_id))
 
     def add(self, request: GenerationRequest, sink: Sink) -> None:
         """Takes a request in.
 
         Raises:
-            RequestError: there is no place for it, or its id is that of another one.
+            RequestError: there is no place for it, or its id is that of another one of its owner.
         """
         try:
-            self._admit(request.id)
+            self._admit(request)
         except RequestError:
             self.counts.refused += 1
             raise
@@ -102,7 +101,7 @@ class JobQueue:
         job = Job(request=request, sink=sink, accepted=now, expires=expires, sequence=self._sequence)
         self._sequence += 1
         self.counts.accepted += 1
-        self._jobs[request.id] = job
+        self._jobs[_key(request)] = job
         self._enqueue(job)
 
     def take(self) -> Job | None:
@@ -157,7 +156,7 @@ class JobQueue:
             self.counts.failed += 1
         if job is self.running:
             self._recent.append(self.clock() - self._started)
-        del self._jobs[job.request.id]
+        del self._jobs[_key(job.request)]
         if not job.paused:
             self._withdraw(job)
         if job.run is not None:
@@ -171,11 +170,12 @@ class JobQueue:
             if job is not self.running and job.expires <= now:
                 self.end(job, deadline_exceeded(job.request))
 
-    def _admit(self, request_id: str) -> None:
+    def _admit(self, request: GenerationRequest) -> None:
         if self.draining:
             raise shutting_down(self._retry_after())
-        if request_id in self._jobs:
-            raise RequestError("request_id_in_use", f"a request {request_id!r} is not complete yet", status=409)
+        if _key(request) in self._jobs:
+            message = f"a request {request.id!r} is not complete yet"
+            raise RequestError("request_id_in_use", message, status=409, param="request_id")
         # The head of the queue is as good as running while the generation thread comes to it.
         waiting = len(self.ready) - (self.running is None)
         if waiting >= max(self.limit, 0):
@@ -212,3 +212,8 @@ class JobQueue:
             job.told = position
         self.soonest = min((job.expires for job in self._jobs.values() if job is not self.running), default=math.inf)
         self.changed()
+
+
+def _key(request: GenerationRequest) -> tuple[str, str]:
+    """Ids are the owner's own: whether another one uses the same is nothing that could be found out."""
+    return request.owner, request.id

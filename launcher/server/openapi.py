@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from launcher.server.protocol.limits import LABEL
+from launcher.server.protocol.limits import LABEL, REQUEST_ID
 from launcher.server.protocol.requests import (
     ChatRequest,
     CompletionRequest,
@@ -54,7 +54,7 @@ _ERRORS: Final[Mapping[int, str]] = {
     403: "The Host or Origin header names a site that may not use this server",
     404: "There is no such path, model, request or session",
     408: "The body did not arrive in time",
-    409: "The request was cancelled",
+    409: "The request was cancelled, or another one of the caller has its id",
     413: "The body is too large",
     415: "The body is not JSON in UTF-8",
     429: "Too many requests wait or are paused; Retry-After says when to try again, in seconds",
@@ -156,13 +156,8 @@ def _generation(
     operation["description"] = _STREAM.format(chunk=chunk.__name__)
     operation["requestBody"] = _body(body)
     operation["parameters"] = [
-        {
-            "name": "X-Session-Id",
-            "in": "header",
-            "required": False,
-            "description": "The name of the conversation, where the body has no session_id.",
-            "schema": {"type": "string", "pattern": LABEL},
-        }
+        _header("X-Session-Id", "The name of the conversation, where the body has no session_id.", LABEL),
+        _header("X-Request-Id", "The id of the request, where the body has no request_id.", REQUEST_ID),
     ]
     return operation
 
@@ -187,6 +182,11 @@ def _operation(
         operation["security"] = []
         responses.pop("401")
     return operation
+
+
+def _header(name: str, description: str, pattern: str) -> Document:
+    schema = {"type": "string", "pattern": pattern}
+    return {"name": name, "in": "header", "required": False, "description": description, "schema": schema}
 
 
 def _path_id(description: str) -> Document:

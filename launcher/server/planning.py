@@ -24,7 +24,7 @@ from launcher.reply import THINK_OPEN, TOOL_CALL
 from launcher.server.grammar import CallReply, JsonReply
 from launcher.server.marks import marks
 from launcher.server.protocol.errors import ContextLengthExceeded
-from launcher.server.protocol.limits import LABEL, MAX_BIAS, MAX_NAME_CHARACTERS
+from launcher.server.protocol.limits import LABEL, MAX_BIAS, MAX_NAME_CHARACTERS, REQUEST_ID
 from launcher.server.protocol.messages import template_messages
 from launcher.server.protocol.requests import (
     ChatRequest,
@@ -48,6 +48,7 @@ _SMALLEST: Final = 1e-6
 # And where it takes what is just below 1 for 1.
 _BELOW_ONE: Final = 1 - 2**-24
 _LABEL: Final = re.compile(LABEL)
+_REQUEST_ID: Final = re.compile(REQUEST_ID)
 
 
 def plan_chat(
@@ -202,6 +203,18 @@ def session_name(request: Common, header: str | None) -> str | None:
         message = f"{name} is not 1 to {MAX_NAME_CHARACTERS} printable characters"
         raise RequestError("invalid_value", message, param=name)
     return None
+
+
+def request_name(request: Common, header: str | None) -> str | None:
+    """The client's id for its request: request_id, else X-Request-Id.
+
+    Raises:
+        RequestError: the header has other characters than an id, or too many.
+    """
+    if request.request_id is not None or header is None or _REQUEST_ID.search(header):
+        return request.request_id or header
+    message = "X-Request-Id is not 1 to 64 letters, digits, _, ., : or -"
+    raise RequestError("invalid_value", message, param="X-Request-Id")
 
 
 def thinking_of(chat: ChatRequest | TokenizeRequest, default: bool) -> bool:

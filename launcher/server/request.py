@@ -69,7 +69,8 @@ class GenerationRequest:
     """One request, ready to run.
 
     Attributes:
-        id: the id that the client sees, e.g. ``chatcmpl-...``; unique in this process.
+        id: the id that the client sees, e.g. ``chatcmpl-...``, or its own; unique among those of the owner
+            that have not ended.
         owner: who asks: a digest of the API key, or "" where there are no keys. Nothing is shared between owners but
             the time that an identical prefix saves.
         session: the client's name for its conversation, or None.

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from string import punctuation
+from typing import Final
+from urllib.parse import quote
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -19,6 +22,8 @@ from launcher.server.ports import Backend, Call, Caller, SchedulerPort
 from launcher.server.sse import EventStream, collect
 
 _Planner = Callable[[Backend, bytes, Caller], Call]
+# What stands in a header for itself; the rest is percent-encoded, "%" too, so that it can be read back.
+_PLAIN: Final = punctuation.replace("%", "")
 _Control = Callable[[SchedulerPort, str, str], bool]
 
 
@@ -58,7 +63,7 @@ async def _generate(services: Services, request: Request, path: str, plan: _Plan
     backend.scheduler.submit(call.request, bridge.sink)
 
     def cancel() -> None:
-        backend.scheduler.cancel(call.request.id, call.request.owner)
+        backend.scheduler.withdraw(call.request)
 
     headers = _headers(call)
     if call.stream:
@@ -113,8 +118,10 @@ async def _whole(
 def _headers(call: Call) -> dict[str, str]:
     headers = {"X-Request-Id": call.request.id}
     session = call.request.session
-    if session is not None and session.isascii() and session.isprintable():
-        headers["X-Session-Id"] = session
+    if session is not None:
+        # Spaces at the ends of a header's value are no part of it.
+        plain = _PLAIN if session != session.strip() else f"{_PLAIN} "
+        headers["X-Session-Id"] = quote(session, safe=plain)
     return headers
 
 

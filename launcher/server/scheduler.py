@@ -152,7 +152,7 @@ class Scheduler:
         """Accepts a request; its events go to `sink`, which must return at once. One that raises is a client that left.
 
         Raises:
-            RequestError: 429 `queue_full` or 503 `shutting_down`, both with Retry-After.
+            RequestError: 429 `queue_full` or 503 `shutting_down`, both with Retry-After; 409 `request_id_in_use`.
         """
         with self._changed:
             self._queue.add(request, sink)
@@ -170,6 +170,14 @@ class Scheduler:
                 self._ask(job, Stop.CANCEL)
         self._flush()
         return job is not None
+
+    def withdraw(self, request: GenerationRequest) -> None:
+        """Ends this very request, not one that has its id by now: its client left."""
+        with self._changed:
+            job = self._queue.find(request.id, request.owner)
+            if job is not None and job.request is request:
+                self._ask(job, Stop.CANCEL)
+        self._flush()
 
     def pause(self, request_id: str, owner: str) -> bool:
         """Lets a request of this owner wait until `resume`, without a share of the engine.

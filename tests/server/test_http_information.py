@@ -68,6 +68,20 @@ def test_metrics_count_requests_tokens_and_times(bench: HttpBench) -> None:
     assert not any(name.endswith("_created") for name, _ in found)
 
 
+def test_what_is_refused_before_its_route_is_counted_with_it() -> None:
+    with HttpBench(keys=("key",)) as bench:
+        url = bench.url + "/v1/models"
+        requests.get(url, timeout=5)
+        requests.get(url, headers={"Host": "evil.example"}, timeout=5)
+        requests.options(url, timeout=5)
+        requests.get(url + "/tiny", timeout=5)
+        requests.get(bench.url + "/secret-path", timeout=5)
+        page = requests.get(bench.url + "/metrics", headers={"Authorization": "Bearer key"}, timeout=5).text
+    for route, status in (("/v1/models", 401), ("/v1/models", 403), ("/v1/models", 204), ("unmatched", 401)):
+        assert f'mindnano_requests_total{{route="{route}",status="{status}"}} 1.0' in page
+    assert 'route="/v1/models/{name:path}",status="401"} 1.0' in page
+
+
 def test_a_client_that_left_is_counted_and_logged(bench: HttpBench, tmp_path: Path) -> None:
     with bench.connect() as connection:
         connection.sendall(raw_request(CHAT, chat_body(stream=True, session_id="secret")))

@@ -165,6 +165,30 @@ def test_a_whole_answer_is_one_document(bench: HttpBench) -> None:
     assert text.json()["object"] == "text_completion"
 
 
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("where", ["body", "header"])
+def test_a_request_can_be_cancelled_by_the_id_that_its_client_chose(bench: HttpBench, stream: bool, where: str) -> None:
+    """A reply that is not streamed tells an id of the server only when it is complete."""
+    body = chat_body(stream=stream, **({"request_id": "mine:1"} if where == "body" else {}))
+    other = "other" if where == "body" else "mine:1"
+    with bench.connect() as connection:
+        connection.sendall(raw_request(CHAT, body, headers=f"X-Request-Id: {other}\r\n"))
+        assert bench.scheduler.job().request.id == "mine:1"
+        cancelled = post(bench, b'{"request_id": "mine:1"}', "/v1/cancel")
+        assert cancelled.json() == {"request_id": "mine:1", "cancelled": True}
+        assert b"x-request-id: mine:1" in read_until(connection, b'"cancelled"').lower()
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [("s 1/2", "s 1/2"), ("你好", "%E4%BD%A0%E5%A5%BD"), ("50%", "50%25"), (" s ", "%20s%20"), ("é", "%C3%A9")],
+)
+def test_any_name_of_a_session_fits_a_header(bench: HttpBench, name: str, told: str) -> None:
+    bench.scheduler.react = lambda job: job.finish()
+    answer = post(bench, chat_body(session_id=name))
+    assert (answer.status_code, answer.headers["x-session-id"]) == (200, told)
+
+
 def test_a_whole_answer_that_fails_has_the_status_of_its_error(bench: HttpBench) -> None:
     bench.scheduler.react = lambda job: job.fail(RequestError("deadline_exceeded", "too late", status=408))
     answer = post(bench, chat_body())

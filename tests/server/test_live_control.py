@@ -155,6 +155,14 @@ def test_health_is_answered_while_the_engine_works(live: ServerProcess) -> None:
         assert queue(live)["running"] == 1
 
 
+def test_the_model_has_a_layer_for_drafts_and_whether_it_is_in_use_are_told_alike(live: ServerProcess) -> None:
+    meta = live.ask("GET", "/v1/models").json()["data"][0]["meta"]
+    props = live.props()
+    with Package(require_demo()) as package:
+        assert meta["has_mtp_layer"] is props["has_mtp_layer"] is package.has_mtp
+    assert meta["mtp"] is props["mtp"] is False
+
+
 def test_a_session_has_one_name_in_body_header_and_path(live: ServerProcess) -> None:
     name = "Gespräch 你好"
     header = {"X-Session-Id": name.encode().decode("latin-1")}

@@ -80,13 +80,43 @@ def test_all_fields_of_openai_that_ask_for_nothing_else_are_taken() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["audio", "function_call", "functions", "moderation", "prediction", "web_search_options"]
+    "name",
+    [
+        "audio",
+        "function_call",
+        "functions",
+        "max_thinking_tokens",
+        "moderation",
+        "prediction",
+        "reasoning",
+        "thinking_budget",
+        "web_search_options",
+    ],
 )
 def test_what_this_server_cannot_do_is_refused_by_name(name: str) -> None:
     error = refused_chat(**{name: {"x": 1}})
     assert (error.slug, error.param) == ("unsupported_parameter", name)
     assert name in error.message
     chat(**{name: None})
+
+
+def test_a_budget_of_thinking_is_refused_and_what_else_limits_is_told() -> None:
+    for fields in ({"thinking_budget": 5}, {"reasoning": {"max_tokens": 5}}, {"max_thinking_tokens": 5}):
+        error = refused_chat(**fields)
+        assert (error.slug, error.param) == ("unsupported_parameter", *fields)
+        assert "max_tokens" in error.message
+    nested = refused_chat(thinking={"type": "enabled", "budget_tokens": 5})
+    assert (nested.slug, nested.param) == ("unsupported_parameter", "thinking.budget_tokens")
+    message = {"role": "assistant", "reasoning": 5}
+    assert refused({"messages": [message]}).slug == "invalid_type"  # the field of a message is another one
+
+
+@pytest.mark.parametrize("id", ["", "a b", "a\n", "é", "x" * 65, "a/b"])
+def test_what_is_no_id_of_a_request_is_told_with_what_is_one(id: str) -> None:
+    error = refused_chat(request_id=id)
+    assert (error.slug, error.param) == ("invalid_value", "request_id")
+    assert "1 to 64 letters, digits, _, ., : or -" in error.message
+    assert chat(request_id="x" * 64).request_id == "x" * 64
 
 
 def test_other_modalities_and_storing_are_refused_by_name() -> None:

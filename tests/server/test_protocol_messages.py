@@ -18,6 +18,11 @@ def converted(*messages: dict[str, Any]) -> list[Message]:
     return template_messages(decode_chat(json.dumps({"messages": messages}).encode()).messages)
 
 
+@pytest.mark.parametrize("role", ["system", "developer", "user", "assistant", "tool"])
+def test_no_content_is_empty_content_in_every_role(role: str) -> None:
+    assert converted({"role": role, "content": None}) == converted({"role": role, "content": ""})
+
+
 def call(arguments: object, **fields: Any) -> dict[str, Any]:
     return {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": arguments}} | fields
 

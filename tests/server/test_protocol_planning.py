@@ -17,6 +17,7 @@ from launcher.server.planning import (
     plan_chat,
     plan_completion,
     prompt_text,
+    request_name,
     session_name,
     text_of,
     thinking_of,
@@ -220,6 +221,21 @@ def test_a_name_of_a_session_is_printable(name: object) -> None:
     assert refused(metadata={"session_id": name}).param == "metadata.session_id"
     if isinstance(name, str):
         assert refused(header=name).param == "X-Session-Id"
+
+
+def test_the_body_names_the_request_before_the_header() -> None:
+    asked = decode_chat(json.dumps({"messages": [USER], "request_id": "a.B-1:_"}).encode())
+    nameless = decode_completion(b'{"prompt": "x"}')
+    assert request_name(asked, "b") == request_name(asked, None) == "a.B-1:_"
+    assert request_name(nameless, "b") == "b"
+    assert request_name(nameless, None) is None
+
+
+@pytest.mark.parametrize("header", ["", "a b", "a\n", "\xe9", "x" * 65, "a/b"])
+def test_a_header_that_is_no_id_is_refused(header: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        request_name(decode_completion(b'{"prompt": "x"}'), header)
+    assert (caught.value.slug, caught.value.param) == ("invalid_value", "X-Request-Id")
 
 
 def test_an_empty_user_names_no_session() -> None:

@@ -86,7 +86,7 @@ CALLS: tuple[Delta, ...] = (
 
 def request(**fields: Any) -> GenerationRequest:
     settings: dict[str, Any] = {"id": "chatcmpl-7", "owner": "", "session": None, "prompt": (1,), "max_tokens": 9}
-    return GenerationRequest(**settings, sampling=Sampling(), **fields)
+    return GenerationRequest(sampling=Sampling(), **(settings | fields))
 
 
 def events(deltas: Sequence[Delta], reason: FinishReason = FinishReason.STOP, choices: int = 1) -> list[Event]:
@@ -128,6 +128,14 @@ def test_every_chunk_names_the_reply() -> None:
         assert chunk["id"] == chunk["request_id"] == "chatcmpl-7"
         assert chunk["object"] == "chat.completion.chunk"
         assert (chunk["created"], chunk["model"], chunk["system_fingerprint"]) == (77, "tiny", "fp_test")
+
+
+def test_a_reply_repeats_the_name_of_the_session_where_there_is_one() -> None:
+    for chunk in chat_chunks(events(PLAIN), include_usage=True, session="你好"):
+        assert chunk["session_id"] == "你好"
+    assert chat_document(events(PLAIN), session="你好")["session_id"] == "你好"
+    assert not any("session_id" in chunk for chunk in chat_chunks(events(PLAIN), session=None))
+    assert "session_id" not in chat_document(events(PLAIN), session=None)
 
 
 def test_the_first_chunk_of_each_choice_has_the_role_and_the_last_one_alone_a_reason() -> None:

@@ -323,6 +323,38 @@ def test_an_id_stands_for_one_request(gated: Bench) -> None:
     gated.submit(request("a")).text()
 
 
+def test_an_id_is_taken_for_its_owner_alone(gated: Bench) -> None:
+    """Else a refusal would tell what others use, and they could keep an id from its owner."""
+    mine, theirs = request("a", owner="mine"), request("a", owner="theirs", prompt="other")
+    first, second = gated.submit(mine), gated.submit(theirs)
+    with pytest.raises(RequestError) as caught:
+        gated.submit(request("a", owner="mine"))
+    assert (caught.value.slug, caught.value.param) == ("request_id_in_use", "request_id")
+    assert gated.scheduler.cancel("a", "theirs")
+    assert isinstance(second.end(), Failed)
+    gated.gate.open()
+    assert first.text() == expected_text(mine)
+
+
+def test_who_withdraws_a_request_that_has_ended_does_not_end_the_next_one_of_its_id(gated: Bench) -> None:
+    old, new = request("a"), request("a", prompt="another")
+    gated.submit(request("first"))
+    gated.submit(old)
+    gated.scheduler.cancel("a", "")
+    answer = gated.submit(new)
+    gated.scheduler.withdraw(old)
+    gated.gate.open()
+    assert answer.text() == expected_text(new)
+
+
+def test_a_withdrawn_request_ends(gated: Bench) -> None:
+    asked = request("a")
+    answer = gated.submit(asked)
+    gated.scheduler.withdraw(asked)
+    gated.gate.open()
+    assert isinstance(answer.end(), Failed)
+
+
 def test_paused_requests_keep_nobody_out() -> None:
     """Neither those that waited nor the one that ran; resumed they go first, and the queue may be too long then."""
     with Bench(gated=True, limit=2) as bench:

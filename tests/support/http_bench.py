@@ -32,10 +32,12 @@ from launcher.server.events import (
     Sink,
 )
 from launcher.server.journal import Journal
+from launcher.server.planning import request_name
 from launcher.server.ports import CacheState, Call, Caller, QueueState
 from launcher.server.prometheus import ServerMetrics
 from launcher.server.protocol.decode import decode_chat, decode_completion, decode_control
 from launcher.server.protocol.replies import ChatReply, ChatStream, CompletionReply, CompletionStream
+from launcher.server.protocol.requests import Common
 from launcher.server.request import GenerationRequest
 from launcher.server.routes_generation import generation_routes
 from launcher.server.routes_information import OPEN_PATHS, information_routes
@@ -99,6 +101,9 @@ class FakeScheduler:
         job.fail(Cancelled("cancelled", "stopped"))
         return True
 
+    def withdraw(self, request: GenerationRequest) -> None:
+        self.cancel(request.id, request.owner)
+
     def pause(self, request_id: str, owner: str) -> bool:
         if request_id not in self.jobs:
             return False
@@ -134,13 +139,13 @@ class FakeBackend:
     planning: Callable[[], None] = lambda: None
     count: int = 0
 
-    def _request(self, prefix: str, caller: Caller, session: str | None) -> GenerationRequest:
+    def _request(self, prefix: str, caller: Caller, asked: Common) -> GenerationRequest:
         self.planning()
         self.count += 1
         return GenerationRequest(
-            id=f"{prefix}-{self.count}",
+            id=request_name(asked, caller.headers.get("x-request-id")) or f"{prefix}-{self.count}",
             owner=caller.owner,
-            session=session or caller.headers.get("x-session-id"),
+            session=asked.session_id or caller.headers.get("x-session-id"),
             prompt=(1, 2, 3),
             max_tokens=5,
             sampling=Sampling(),
@@ -148,7 +153,7 @@ class FakeBackend:
 
     def chat(self, body: bytes, caller: Caller) -> Call:
         chat = decode_chat(body)
-        request = self._request("chatcmpl", caller, chat.session_id)
+        request = self._request("chatcmpl", caller, chat)
         return Call(
             request=request,
             stream=chat.stream is True,
@@ -159,7 +164,7 @@ class FakeBackend:
 
     def completion(self, body: bytes, caller: Caller) -> Call:
         asked = decode_completion(body)
-        request = self._request("cmpl", caller, asked.session_id)
+        request = self._request("cmpl", caller, asked)
         return Call(
             request=request,
             stream=asked.stream is True,

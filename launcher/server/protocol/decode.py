@@ -25,6 +25,9 @@ from launcher.server.protocol.requests import (
 
 T = TypeVar("T")
 
+_NO_BUDGET: Final = (
+    "thinking has no limit of its own; use max_tokens for the whole reply, or enable_thinking to switch thinking off"
+)
 _REFUSED: Final[Mapping[str, str]] = {
     "audio": "this model reads and writes text only",
     "modalities": 'this model reads and writes text only, so modalities can only be ["text"]',
@@ -32,6 +35,10 @@ _REFUSED: Final[Mapping[str, str]] = {
     "function_call": "it is out of use; use tool_choice and tool_calls",
     "moderation": "this server does not moderate",
     "prediction": "this server does not take predicted output",
+    "max_thinking_tokens": _NO_BUDGET,
+    "thinking_budget": _NO_BUDGET,
+    "budget_tokens": _NO_BUDGET,
+    "reasoning": _NO_BUDGET,
     "web_search_options": "this server does not search the web",
     "suffix": "this model does not fill in the middle",
     "store": "this server stores nothing",
@@ -187,7 +194,7 @@ def _refusal(said: str, body: bytes, request: object) -> RequestError:
         name = f"{path}.{unknown[1]}" if path else unknown[1]
         shown = _cut(name)
         return RequestError("unknown_field", f"{shown} is not known here; {path} takes {_TAKEN}", param=shown)
-    if field in _REFUSED:
+    if field in _REFUSED and not (field == "reasoning" and path != field):  # a message has that field too
         return RequestError("unsupported_parameter", f"{path} is not supported: {_REFUSED[field]}", param=path)
     expected = _expected(fault, path, field)
     if match is not None and match[1]:
@@ -224,7 +231,9 @@ def _expected(fault: str, path: str, field: str) -> str:
         return _CHOICES.get(field, words)
     words = re.sub(r"`([^`]*)`", lambda found: _in_words(found[1]), described[1])
     if field in {"session_id", "user", "prompt_cache_key", "name", "request_id"} and "regex" in words:
-        return "1 to 64 letters, digits, _, . or -" if "a-zA-Z0-9" in words else "1 to 256 printable characters"
+        if "a-zA-Z0-9" not in words:
+            return "1 to 256 printable characters"
+        return "1 to 64 letters, digits, _, ., : or -" if ":" in words else "1 to 64 letters, digits, _, . or -"
     return "a token id in digits" if "regex" in words else words
 
 

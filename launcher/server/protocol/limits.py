@@ -45,6 +45,7 @@ MAX_SEED: Final = (1 << 64) - 1
 # `$` also matches before a last line feed, in Python but not in JSON Schema; this end means the same in both.
 _END: Final = r"(?![\s\S])"
 TOOL_NAME: Final = rf"^[a-zA-Z0-9_.-]{{1,64}}{_END}"
+REQUEST_ID: Final = rf"^[a-zA-Z0-9_.:-]{{1,64}}{_END}"
 LABEL: Final = rf"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]{{1,{MAX_NAME_CHARACTERS}}}{_END}"
 LABEL_OR_NOTHING: Final = rf"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]{{0,{MAX_NAME_CHARACTERS}}}{_END}"
 TOKEN_KEY: Final = rf"^[0-9]{{1,9}}{_END}"

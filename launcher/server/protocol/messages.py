@@ -47,21 +47,21 @@ class CallEntry(Struct, frozen=True, kw_only=True, tag_field="type", tag="functi
 class SystemMessage(Struct, frozen=True, kw_only=True, tag_field="role", tag="system"):
     """How to behave."""
 
-    content: str | Parts
+    content: str | Parts | None
     name: Name | None = None
 
 
 class DeveloperMessage(Struct, frozen=True, kw_only=True, tag_field="role", tag="developer"):
     """The same as a system message."""
 
-    content: str | Parts
+    content: str | Parts | None
     name: Name | None = None
 
 
 class UserMessage(Struct, frozen=True, kw_only=True, tag_field="role", tag="user"):
     """What the user says."""
 
-    content: str | Parts
+    content: str | Parts | None
     name: Name | None = None
 
 
@@ -81,7 +81,7 @@ class AssistantMessage(Struct, frozen=True, kw_only=True, tag_field="role", tag=
 class ToolMessage(Struct, frozen=True, kw_only=True, tag_field="role", tag="tool"):
     """What a call gave back."""
 
-    content: str | Parts
+    content: str | Parts | None
     tool_call_id: str | None = None
     name: Name | None = None
 

@@ -134,7 +134,9 @@ def finite(logprob: float) -> float:
 class Frame:
     """The bytes around the choice of every chunk of one stream, made once: a chunk then costs one join."""
 
-    def __init__(self, *, id: str, kind: str, created: int, model: Named, include_usage: bool) -> None:
+    def __init__(
+        self, *, id: str, session: str | None, kind: str, created: int, model: Named, include_usage: bool
+    ) -> None:
         head = encode(
             {
                 "id": id,
@@ -144,6 +146,7 @@ class Frame:
                 "system_fingerprint": model.fingerprint,
                 "request_id": id,
             }
+            | ({} if session is None else {"session_id": session})
         )
         self._head = head[:-1] + b',"choices":['
         self._tail = b'],"usage":null' if include_usage else b"]"

@@ -30,6 +30,7 @@ from launcher.server.protocol.limits import (
     MAX_TOOLS,
     MAX_TOP_LOGPROBS,
     MIN_SEED,
+    REQUEST_ID,
     TOKEN_KEY,
     TOOL_NAME,
 )
@@ -126,6 +127,7 @@ class ThinkingSwitch(Struct, frozen=True, kw_only=True):
     """`thinking` in the form that some clients send."""
 
     type: Literal["enabled", "disabled"]
+    budget_tokens: None = None  # refused by name, as below
 
 
 class Common(Struct, frozen=True, kw_only=True):
@@ -148,6 +150,7 @@ class Common(Struct, frozen=True, kw_only=True):
     logit_bias: Biases | None = None
     ignore_eos: bool | None = None
     timeout: Annotated[float, Meta(gt=0, le=MAX_TIMEOUT)] | None = None
+    request_id: Annotated[str, Meta(pattern=REQUEST_ID)] | None = None
     session_id: Annotated[str, Meta(pattern=LABEL)] | None = None
     prompt_cache_key: Annotated[str, Meta(pattern=LABEL_OR_NOTHING)] | None = None
     user: Annotated[str, Meta(pattern=LABEL_OR_NOTHING)] | None = None
@@ -190,8 +193,11 @@ class ChatRequest(Common, frozen=True, kw_only=True):
     audio: None = None
     functions: None = None
     function_call: None = None
+    max_thinking_tokens: None = None
     moderation: None = None
     prediction: None = None
+    reasoning: None = None
+    thinking_budget: None = None
     web_search_options: None = None
 
 

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
 from launcher.errors import InternalError
 from launcher.server.events import (
@@ -42,7 +42,12 @@ class ChunkStream(ABC):
     ) -> None:
         """`kind` is the `object` of a chunk; `created` in seconds since 1970, None for now."""
         self._frame = Frame(
-            id=request.id, kind=kind, created=_created(created), model=model, include_usage=include_usage
+            id=request.id,
+            session=request.session,
+            kind=kind,
+            created=_created(created),
+            model=model,
+            include_usage=include_usage,
         )
         self._include_usage = include_usage
         self._with_logprobs = request.logprobs is not None
@@ -146,6 +151,7 @@ class WholeReply(ABC, Generic[C]):
                 choices=[self._written(index, choice, texts) for index, choice in sorted(self._choices.items())],
                 usage=usage_of(metrics),
                 request_id=self._request.id,
+                session_id=UNSET if self._request.session is None else self._request.session,
                 mindnano_metrics=metrics_shape(metrics),
             )
         )
