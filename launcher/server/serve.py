@@ -43,6 +43,7 @@ from launcher.server.prometheus import ServerMetrics
 from launcher.server.routes_generation import generation_routes
 from launcher.server.routes_information import OPEN_PATHS, information_routes
 from launcher.server.security import Access, Keyring, own_names, read_keys
+from launcher.server.session_files import require_folder
 from launcher.server.session_room import conversation_bytes, require_room_to_save
 from launcher.server.tls import server_context
 from launcher.server.web import WebServer, web_server
@@ -86,6 +87,8 @@ def _plan(options: Options, texts: Catalogue) -> Plan:
     tls = server_context(options.serving)
     if options.session_cache_mib == 0:
         require_room_to_save(options, 0)
+    if options.serving.session_dir is not None:
+        require_folder(options.serving.session_dir)
     if is_public:
         _say(texts("server-key-file-public", path=options.serving.api_key_file))
     if not address.is_loopback and not words:

@@ -332,6 +332,16 @@ def _unsaved(folder: Path, error: OSError) -> MindnanoError:
     )
 
 
+def require_folder(folder: Path) -> None:
+    """Makes sure, before a model is loaded, that sessions can be kept in the folder; makes it where it is missing.
+
+    Raises:
+        UsageError: the folder cannot be used, or others can write to it.
+        BusyError: another process keeps its sessions there.
+    """
+    os.close(_open_folder(folder))
+
+
 def _open_folder(folder: Path) -> int:
     """A handle of the folder that keeps other processes out of it while it is open."""
     try:

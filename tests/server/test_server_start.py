@@ -3,6 +3,8 @@ of a library that most requests do without."""
 
 from __future__ import annotations
 
+import fcntl
+import os
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import pytest
 
 from launcher.engine import Engine, Package, Session
 from launcher.engine_types import EngineOptions, KvType, SessionOptions
-from launcher.errors import UsageError
+from launcher.errors import MindnanoError, UsageError
 from launcher.memory_plan import Runtime, plan_process
 from launcher.messages import Catalogue, Language
 from launcher.options.parse import Options, parse
@@ -125,6 +127,27 @@ def test_saving_without_a_session_cache_is_refused_before_anything_is_loaded(tmp
     assert "--session-dir" in caught.value.message
     assert "--session-cache-mib is 0" in caught.value.message
     assert not (tmp_path / "s").exists()
+
+
+@pytest.mark.parametrize("fault", ["unsafe", "unusable", "busy"])
+def test_a_folder_that_takes_no_sessions_is_refused_before_anything_is_loaded(tmp_path: Path, fault: str) -> None:
+    folder = tmp_path / "s"
+    if fault == "unusable":
+        folder.write_text("a file")
+    else:
+        folder.mkdir(mode=0o700)
+    if fault == "unsafe":
+        folder.chmod(0o777)
+    handle = os.open(folder, os.O_RDONLY)
+    words = ("--no-console", "--model", str(tmp_path / "missing.l3r"), "--session-dir", str(folder))
+    try:
+        if fault == "busy":
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        with pytest.raises(MindnanoError) as caught:
+            run_serve(parse([*words], {}, []), {}, Catalogue(Language.ENGLISH))
+    finally:
+        os.close(handle)
+    assert caught.value.slug == f"session-dir-{fault}"
 
 
 def test_where_no_budget_fits_the_refusal_says_what_would_help() -> None:
