@@ -9,6 +9,7 @@ from html.parser import HTMLParser
 from importlib.resources import files
 from pathlib import Path
 
+from launcher.messages import zh
 from tests.support.availability import unavailable
 
 PAGE = Path(str(files("launcher.server").joinpath("page")))
@@ -85,3 +86,9 @@ def test_script_finds_the_elements_that_it_names() -> None:
 
 def test_page_stays_small() -> None:
     assert sum(path.stat().st_size for path in PAGE.iterdir()) <= MAX_BYTES
+
+
+def test_the_page_and_the_program_call_a_token_the_same() -> None:
+    texts = [read("page.js"), *(path.read_text(encoding="utf-8") for path in Path(zh.__path__[0]).glob("*.py"))]
+    assert "token/秒" in texts[0]
+    assert not any("词元" in text for text in texts)

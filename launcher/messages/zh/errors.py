@@ -41,7 +41,7 @@ ERRORS: Final[Mapping[str, tuple[str, str]]] = {
     "closed-handle": ("内部错误", ""),
     "buffer": ("内部错误", ""),
     "no-logits": ("内部错误", ""),
-    "session-export": ("保存的会话不可用", "重新计算这些词元"),
+    "session-export": ("保存的会话不可用", "重新计算这些 token"),
     "internal": ("内部错误", "请附上命令报告此问题"),
     "config-unreadable": ("无法读取配置文件", "改正文件权限或删除它"),
     "config-invalid": ("配置文件无效", "改正或删除它"),

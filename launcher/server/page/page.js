@@ -26,7 +26,7 @@ export const TEXTS = {
     queue: "排队中：第 {0} 位", prefill: "正在读取提示：{0} %", paused: "已暂停",
     loading: "模型加载中…", away: "服务器没有响应。", ended: "回答意外中断。",
     noKey: "服务器需要 API 密钥。", wait: "请在 {0} 秒后重试。",
-    speed: "{0} 词元/秒", first: "{0} 秒后出现首个词元", cached: "复用 {0}/{1} 个提示词元",
+    speed: "{0} token/秒", first: "{0} 秒后出现首个 token", cached: "复用 {0}/{1} 个提示 token",
     memory: "内存 {0}，最多 {1}", context: "上下文 {0}",
   },
 };
