@@ -1,7 +1,7 @@
 """What sessions of a package cost, as a few coefficients that the engine's own plan gives; nothing is measured.
 
-A session with a context of C tokens (1024 at least: a whole step of prefill), a cache format, N prefix checkpoints and T
-threads has, when it is full,
+A session with a context of C tokens (1024 at least: a whole step of prefill), a cache format, N prefix checkpoints and
+T threads has, when it is full,
 
     fixed + N * prefix_checkpoint + T * thread + C * (token_FORMAT + T * token_and_thread)
 

@@ -38,6 +38,7 @@ from release.release_agreement import (
     program_faults,
 )
 from release.release_layout import LISTS
+from release.release_signatures import check_signatures
 from release.verify_result import CHECKS, Check, VerifyResult
 
 _NOT_ABOUT_THE_RELEASE: Final = (ResourceError, EngineError, EngineCrash, InternalError, TrustError)
@@ -65,7 +66,7 @@ def verify(options: VerifyOptions) -> VerifyResult:
     texts = Catalogue(Language.ENGLISH)
     # Without an environment nothing is remembered: neither stamps of files nor versions that were seen.
     report = verify_files(options.folder, {}, texts, publisher=publisher, stream=options.stream)
-    release = _Release(folder=report.folder, report=report)
+    release = _Release(folder=report.folder, report=report, keys=tuple(options.keys))
     checks = {name: release.check(name) for name in CHECKS}
     described = report.claims.manifest
     return VerifyResult(
@@ -83,6 +84,7 @@ class _Release:
 
     folder: Path
     report: VerifyReport
+    keys: Sequence[PublicKey]
     complete: bool = False
     info: ModelInfo | None = None
     program: ProgramFacts | None = None
@@ -112,13 +114,14 @@ class _Release:
 
     def _signature(self) -> Check:
         claims = self.report.claims
+        signed = " and ".join(check_signatures(self.folder, self.keys)) or "no list"
         facts = {
             SignatureState.NONE: "none: nobody vouches for this release",
-            SignatureState.NO_KEY: "there is one; no key is known to check it with",
+            SignatureState.NO_KEY: f"{signed} signed; no key is known to check it with",
         }
         fact = facts.get(claims.state, "")
         if claims.signed is not None:
-            fact = f"by key {claims.signed.key.name}: {claims.signed.comment}"
+            fact = f"{signed} by key {claims.signed.key.name}: {claims.signed.comment}"
         return Check(name="signature", fact=fact)
 
     def _sums(self) -> Check:

@@ -257,3 +257,43 @@ def test_a_password_is_not_asked_where_nobody_can_answer(
         assert cli.main(["finalize", *words]) == 2
         assert "no terminal to ask on" in capsys.readouterr().err
         assert cli.main(["finalize", *words, "--sign-password-file", str(tmp_path / "none")]) == 2
+
+
+@pytest.mark.parametrize("name", ["SHA256SUMS", "SHA256SUMS.PUBLIC"])
+def test_only_one_of_both_signatures_is_looked_at(program: Path, tmp_path: Path, key: Path, name: str) -> None:
+    folder = make_release(tmp_path / "out", program, require_demo(), key=read_secret_key(key, no_password))
+    public = parse_public_key(PLAIN_PUBLIC, KeyUse.RELEASE)
+    other = {"SHA256SUMS": "SHA256SUMS.PUBLIC", "SHA256SUMS.PUBLIC": "SHA256SUMS"}[name]
+    (folder / f"{name}.minisig").write_bytes((folder / f"{other}.minisig").read_bytes())
+    with pytest.raises(TrustError) as caught:
+        look(folder, keys=(public,))
+    assert (caught.value.slug, caught.value.exit_code) == ("signature-invalid", 8)
+
+
+@pytest.mark.parametrize("name", ["SHA256SUMS", "SHA256SUMS.PUBLIC"])
+@pytest.mark.parametrize("kind", ["text", "empty", "pipe", "folder", "link out", "link to nothing", "loop"])
+def test_anything_under_the_name_of_a_signature_is_uploaded(
+    program: Path, tmp_path: Path, name: str, kind: str
+) -> None:
+    """Nobody's key is known here; a link could be one to the publisher's own secrets."""
+    folder = make_release(tmp_path / "out", program, require_demo())
+    place = folder / f"{name}.minisig"
+    secret = tmp_path / "secret"
+    secret.write_text(PLAIN)
+    match kind:
+        case "text":
+            place.write_text("not a signature\n")
+        case "empty":
+            place.write_bytes(b"")
+        case "pipe":
+            os.mkfifo(place)
+        case "folder":
+            place.mkdir()
+        case "link out":
+            place.symlink_to(secret)
+        case "link to nothing":
+            place.symlink_to("nothing")
+        case "loop":
+            place.symlink_to(place.name)
+    with pytest.raises((TrustError, PackageError)):
+        look(folder)
