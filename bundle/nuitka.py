@@ -174,6 +174,8 @@ def stage(
         environment = {
             "CC": str(workspace.work / "bin" / "zig"),
             "NUITKA_CACHE_DIR": str(workspace.work / "nuitka-cache"),
+            # Columns are shown beside a line of source, and the program holds no source.
+            "PYTHONNODEBUGRANGES": "1",
             "PYTHONPATH": ":".join(map(str, sites)),
         }
         workspace.command(words, folder=application, environment=environment, what="compiling the launcher")

@@ -16,6 +16,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 DROPPED = re.compile(r"-march=.*|-mcpu=.*|-Wl,-rpath.*|-DHACL_CAN_COMPILE_VEC\d+")
+# What Nuitka makes of a module calls the interpreter step by step, and small code is as fast there. zig knows `-Os` as
+# the least; `-Oz` takes equal sequences out of line too.
+MODULE = re.compile(r'"?(?:.*/)?module\.[^/]*\.c"?')
+SPEED = "-O2"
+SIZE = ("-Os", "-Xclang", "-Oz")
+# No exception passes through C code, so nothing looks up its frames. With a section for each function, the linker can
+# leave out those of Nuitka's run-time library that nothing calls.
+ADDED = ("-fno-unwind-tables", "-fno-asynchronous-unwind-tables", "-ffunction-sections")
 
 Paths = Sequence[Sequence[str]]
 """Pairs: what a word may hold, and what stands there instead."""
@@ -23,11 +31,14 @@ Paths = Sequence[Sequence[str]]
 
 def changed(words: Sequence[str], paths: Paths) -> list[str]:
     """The words as the target needs them."""
-    kept = []
+    kept: list[str] = []
+    small = any(map(MODULE.fullmatch, words))
     for word in words:
         for old, new in paths:
             word = word.replace(old, new)
-        if not DROPPED.fullmatch(word):
+        if small and word == SPEED:
+            kept += SIZE
+        elif not DROPPED.fullmatch(word):
             kept.append(word)
     return kept
 
@@ -47,7 +58,7 @@ def main() -> None:
     for word in words:
         if word.startswith("@"):
             change_file(Path(word[1:]), settings["paths"])
-    os.execv(settings["cc"], [settings["cc"], *changed(words[1:], settings["paths"])])
+    os.execv(settings["cc"], [settings["cc"], *ADDED, *changed(words[1:], settings["paths"])])
 
 
 if __name__ == "__main__":

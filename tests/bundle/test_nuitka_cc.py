@@ -11,6 +11,7 @@ import pytest
 
 from bundle import nuitka_cc
 
+ADDED = " ".join(nuitka_cc.ADDED)
 PATHS = [["/host/python", "/target/python"]]
 
 
@@ -35,14 +36,27 @@ def said(door: Path, *words: str) -> str:
 
 def test_a_compilation_is_for_the_target(door: Path) -> None:
     words = ("cc", "-march=x86_64", "-I/host/python/include", "-DHACL_CAN_COMPILE_VEC256", "-c", "a b.c")
-    assert said(door, *words) == "cc -I/target/python/include -c a b.c\n"
+    assert said(door, *words) == f"cc {ADDED} -I/target/python/include -c a b.c\n"
 
 
 def test_words_in_a_file_are_changed_too(door: Path) -> None:
     words = door.parent / "words.txt"
     words.write_text('"one.o"\n-Wl,-rpath=/host/python/lib\n/host/python/lib/libpython3.13.a\n')
-    assert said(door, "cc", "@words.txt") == "cc @words.txt\n"
+    assert said(door, "cc", "@words.txt") == f"cc {ADDED} @words.txt\n"
     assert words.read_text() == '"one.o"\n/target/python/lib/libpython3.13.a\n'
+
+
+@pytest.mark.parametrize(
+    ("source", "level"),
+    [
+        ("module.launcher.cli.c", "-Os -Xclang -Oz"),
+        ("build/module.launcher.cli.c", "-Os -Xclang -Oz"),
+        ("static_src/CompiledFunctionType.c", "-O2"),
+        ("__loader.c", "-O2"),
+    ],
+)
+def test_modules_are_compiled_small_and_the_run_time_library_fast(door: Path, source: str, level: str) -> None:
+    assert said(door, "cc", "-O2", "-c", source) == f"cc {ADDED} {level} -c {source}\n"
 
 
 @pytest.mark.parametrize("words", [("version",), ("--version",), ("ar", "-march=x")])
