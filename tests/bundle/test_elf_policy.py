@@ -195,7 +195,7 @@ def test_report_can_be_read_by_programs(link: Link) -> None:
         ((r"bind_now = true\n", ""), "bind_now"),
         ((r"bind_now = true\n", 'bind_now = true\nbind_later = "x"\n'), "bind_later"),
         ((r"\[budget\]", "[extra]\na = 1\n[budget]"), "nothing is called extra"),
-        ((r"total = 47.0", 'total = "much"'), "much"),
+        ((r"total = [0-9.]+", 'total = "much"'), "much"),
     ],
 )
 def test_rules_that_cannot_be_right_are_refused(tmp_path: Path, change: tuple[str, str], expected: str) -> None:
