@@ -9,15 +9,12 @@ from pathlib import Path
 
 import launcher
 from launcher.errors import EXIT_SIGTERM, InternalError, MindnanoError
+from release.help_text import EXIT_CODES, CommandHelp
 from release.system_errors import system_error
 
 _INTERRUPTED = 130
 _DEMO = Path(__file__).resolve().parents[1] / "build" / "demo" / "demo.l3r"  # where set-up packs the built-in model
 _KV_TYPES = ("f32", "bf16", "fp16", "fp8", "int8")
-_EXIT_CODES = """exit codes:
-  0 ok   1 internal error   2 usage   3 device   4 checkpoint, package or release missing, damaged or unsupported
-  5 not enough memory or disk   6 network   8 signature   9 engine could not load   10 engine failed
-  130 interrupted"""
 
 Command = Callable[[argparse.Namespace], int | None]
 """Returns the exit code where it is not 0 although nothing went wrong."""
@@ -60,9 +57,10 @@ def _report(error: MindnanoError) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="mindnano",
-        description="Converts Ling-3.0 checkpoints to .l3r packages, measures them, builds the portable program.",
-        epilog=_EXIT_CODES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Converts Ling-3.0 checkpoints to .l3r packages, measures them, builds the portable program,\n"
+        "and makes, checks and publishes releases. `mindnano COMMAND --help` lists the options of a command.",
+        epilog=EXIT_CODES,
+        formatter_class=CommandHelp,
     )
     parser.add_argument("--version", action="version", version=f"mindnano {launcher.__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
@@ -75,9 +73,9 @@ def _parser() -> argparse.ArgumentParser:
     _add_fidelity(commands.add_parser("fidelity", help="measure how far packages are from their checkpoint"))
     _add_bench(commands.add_parser("bench", help="measure the server, or the engine alone"))
     _add_bundle(commands.add_parser("bundle", help="build the portable program"))
-    _add_publish(commands.add_parser("publish", help="upload a release to Hugging Face in one commit"))
     _add_finalize(commands.add_parser("finalize", help="make a release folder of program and package"))
     _add_verify(commands.add_parser("verify", help="check a release folder"))
+    _add_publish(commands.add_parser("publish", help="upload a release to Hugging Face in one commit"))
     return parser
 
 

@@ -223,3 +223,14 @@ def test_a_shard_that_is_a_pipe_holds_quantise_up(checkpoint: Path, tmp_path: Pa
     shard.unlink()
     os.mkfifo(shard)
     assert cli.main(["quantize", "--source", str(checkpoint), "--output", str(tmp_path / "out")]) == 4
+
+
+def test_help_leaves_a_command_out_or_breaks_its_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["--help"])
+    shown = capsys.readouterr().out
+    before = ["calibrate", "quantize", "pack", "mtp", "inspect", "logits", "fidelity"]
+    commands = [*before, "bench", "bundle", "finalize", "verify", "publish"]
+    lines = [line.split() for line in shown.split("commands:")[1].split("exit codes:")[0].splitlines()]
+    assert [words[0] for words in lines if words][1:] == commands
+    assert all(len(words) > 2 for words in lines if words and words != ["COMMAND"])

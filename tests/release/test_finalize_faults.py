@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.errors import MindnanoError, ResourceError, TrustError, UsageError
+from launcher.errors import MindnanoError, PackageError, ResourceError, TrustError, UsageError
 from launcher.integrity.signature import KeyUse, parse_public_key, parse_signature, verify_signature
 from release import cli, finalize
 from release.signing import read_secret_key, sign
