@@ -8,7 +8,7 @@ from typing import Final
 EXIT_CODES: Final = """exit codes:
   0 ok   1 internal error; mtp audit: something differs   2 usage   3 device
   4 checkpoint, package or release missing, damaged or unsupported   5 not enough memory or disk   6 network
-  8 signature   9 engine could not load   10 engine failed   130 interrupted   143 terminated"""
+  7 port busy   8 signature   9 engine could not load   10 engine failed   130 interrupted   143 terminated"""
 
 
 class CommandHelp(argparse.RawDescriptionHelpFormatter):
