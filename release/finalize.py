@@ -236,6 +236,7 @@ class _Writer:
                 program=program,
                 package=package,
                 weights_licence=inputs.licence.spdx,
+                reports={} if inputs.measured is None else inputs.measured.reports,
             ),
         )
         self._lists()

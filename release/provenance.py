@@ -42,8 +42,9 @@ def statement(
     program: ProgramFacts,
     package: PackageFacts,
     weights_licence: str,
+    reports: Mapping[str, str],
 ) -> bytes:
-    """The statement about these files (SHA-256 by name)."""
+    """The statement about these files (SHA-256 by name). `reports` are those of fidelity, likewise."""
     dependencies: list[dict[str, Any]] = []
     if origin.commit is not None:
         kind = "gitCommit" if len(origin.commit) == 40 else "sha256"
@@ -55,6 +56,7 @@ def statement(
         {"name": f"checkpoint/{file.path}", "digest": {"sha256": file.sha256}, "annotations": {"bytes": file.bytes}}
         for file in package.sources
     ]
+    dependencies += [{"name": f"fidelity/{name}", "digest": {"sha256": reports[name]}} for name in sorted(reports)]
     if program.runtime is not None:
         dependencies.append(
             {"name": "librknnrt.so", "uri": program.runtime.homepage, "digest": {"sha256": program.runtime.sha256}}

@@ -25,7 +25,7 @@ LIBRARY: Final = "mindnano-infer"
 LANGUAGES: Final = ("en", "zh")
 """What Ling-3.0, and the built-in model after it, were trained to answer in."""
 
-_TAGS: Final = ("mindnano-infer", "l3r", "bailing_hybrid", "mixture-of-experts")
+_TAGS: Final = ("mindnano-infer", "l3r", "bailing_hybrid", "mixture-of-experts", "moe")
 _LINE: Final = re.compile(r"([a-z_]+):(?: (.+))?")
 _PLAIN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/+-]*")
 _NOT_TEXT: Final = re.compile(r"(?i)true|false|yes|no|on|off|null|~|[0-9][0-9._]*(e[+-]?[0-9]+)?")
@@ -65,7 +65,7 @@ def render_card(facts: CardFacts) -> bytes:
     """The card as bytes; it depends on its facts alone."""
     info, release = facts.info, facts.release
     lines = ["---"]
-    for name, value in card_metadata(info).items():
+    for name, value in {**card_metadata(info), **_of_program(facts)}.items():
         lines += [f"{name}: {_scalar(value)}"] if isinstance(value, str) else [f"{name}:"]
         lines += [] if isinstance(value, str) else [f"- {_scalar(item)}" for item in value]
     lines += ["---", "", f"# {info.name} {release.version}", "", _summary(facts), "", "| | |", "|---|---|"]
@@ -75,6 +75,17 @@ def render_card(facts: CardFacts) -> bytes:
         lines += ["", "## Fidelity", "", facts.fidelity.rstrip("\n")]
     lines += ["", "## Terms", "", _terms(facts)]
     return ("\n".join(lines) + "\n").encode()
+
+
+def _of_program(facts: CardFacts) -> Metadata:
+    """What the program adds to the metadata: who publishes it, and that it carries Rockchip's library."""
+    found: dict[str, str | tuple[str, ...]] = {}
+    publisher = facts.program.publisher.repository
+    if publisher is not None and facts.info.base is not None:
+        found["quantized_by"] = publisher.split("/")[0]
+    if facts.program.runtime is not None:
+        found["tags"] = (*card_metadata(facts.info)["tags"], "rknn")
+    return found
 
 
 def parse_card(data: bytes) -> tuple[Metadata, str]:

@@ -27,10 +27,17 @@ _KINDS: Final = "`all`: every position of the text; `answers`: only those that p
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What a release says of its fidelity: Markdown for the card, the first report's figures for MODEL.json."""
+    """What a release says of its fidelity.
+
+    Attributes:
+        text: Markdown for the card.
+        evaluation: the first report's figures for MODEL.json.
+        reports: SHA-256 of the reports by name.
+    """
 
     text: str
     evaluation: Evaluation
+    reports: Mapping[str, str]
 
 
 def read_reports(paths: Sequence[Path], package: PackageFacts, sha256: str) -> tuple[Measured | None, list[str]]:
@@ -46,10 +53,12 @@ def read_reports(paths: Sequence[Path], package: PackageFacts, sha256: str) -> t
     """
     texts = []
     evaluations = []
+    digests = {}
     gaps = []
     for path in paths:
         try:
-            document = _document(path)
+            data, document = _document(path)
+            digests[path.name] = hashlib.sha256(data).hexdigest()
             evaluations.append(_evaluation(document, _entry(document, package, sha256)))
             texts.append(markdown(document))
         except PackageError as error:
@@ -60,11 +69,11 @@ def read_reports(paths: Sequence[Path], package: PackageFacts, sha256: str) -> t
             gaps.append(f"the fidelity: {path} cannot be read: {error!r}")
     if gaps or not texts:
         return None, gaps
-    return Measured(text="\n".join([f"{_KINDS}\n", *texts]), evaluation=evaluations[0]), []
+    return Measured(text="\n".join([f"{_KINDS}\n", *texts]), evaluation=evaluations[0], reports=digests), []
 
 
-def _document(path: Path) -> dict[str, Any]:
-    """The report. Raises ValueError with what is wrong with it, PackageError where it cannot be read."""
+def _document(path: Path) -> tuple[bytes, dict[str, Any]]:
+    """The report and its bytes. Raises ValueError with what is wrong with it, PackageError where it cannot be read."""
     data = read_capped(path, _MAX_BYTES)
     if data is None:
         raise ValueError("does not exist")
@@ -76,7 +85,7 @@ def _document(path: Path) -> dict[str, Any]:
         raise ValueError("is no report of mindnano fidelity --json")
     if document.get("version") != VERSION:
         raise ValueError(f"has version {document.get('version')!r}, expected {VERSION}; measure again")
-    return document
+    return data, document
 
 
 def _entry(document: Mapping[str, Any], package: PackageFacts, sha256: str) -> Mapping[str, Any]:

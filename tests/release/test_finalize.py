@@ -32,6 +32,7 @@ from tests.support.release_folders import (
     files_of,
     look,
     make_release,
+    publisher_json,
     stand_in_program,
 )
 
@@ -136,7 +137,7 @@ def test_hugging_face_reads_the_card(released: Path) -> None:
         "language": ["en", "zh"],
         "pipeline_tag": "text-generation",
         "library_name": "mindnano-infer",
-        "tags": ["mindnano-infer", "l3r", "bailing_hybrid", "mixture-of-experts", "w8a8", "demo"],
+        "tags": ["mindnano-infer", "l3r", "bailing_hybrid", "mixture-of-experts", "moe", "w8a8", "demo"],
     }
 
 
@@ -219,6 +220,16 @@ def test_rockchips_library_is_under_its_own_terms(tmp_path: Path) -> None:
     assert terms.split()[2].rstrip(";") in text(folder / "NOTICE")
     licences = {file.path: file.licence for file in described.files}
     assert licences["mindnano-infer"] == "Apache-2.0 AND LicenseRef-Rockchip"
+
+
+def test_the_card_names_publisher_and_runtime(converted: Path, tmp_path: Path) -> None:
+    publisher = json.dumps({**json.loads(publisher_json()), "repository": "some-org/model"}).encode()
+    program = stand_in_program(tmp_path / "program", runtime=True, publisher=publisher)
+    folder = make_release(tmp_path / "out", program, converted)
+    assert faults(look(folder)) == {}
+    found = ModelCard(text(folder / "README.md"), ignore_metadata_errors=False).data.to_dict()
+    assert found["quantized_by"] == "some-org"
+    assert found["tags"][-2:] == ["rk3588", "rknn"]
 
 
 def test_without_rockchips_library_the_release_says_so(released: Path) -> None:

@@ -58,7 +58,9 @@ def test_figures_do_not_reach_card_and_model(tmp_path: Path) -> None:
     assert evaluation.text_sha256 == report["text"]["files"][0]["sha256"]
     assert report["reference"]["sha256"] in evaluation.reference
     card = (folder / "README.md").read_text(encoding="utf-8")
+    statement = (folder / "provenance.intoto.json").read_text(encoding="utf-8")
     for path in DEMO_REPORTS:
+        assert hashlib.sha256(path.read_bytes()).hexdigest() in statement
         assert markdown(json.loads(path.read_bytes())).rstrip("\n") in card
 
 
