@@ -115,7 +115,7 @@ def finalize(options: FinalizeOptions) -> Path:
             f"{options.name!r} cannot be a model's name",
             hint="Use letters, digits, dots, dashes and underscores, at most 60.",
         )
-    check_output_folder(options.output, marker=manifest.FILE_NAME, force=False)
+    check_output_folder(options.output, marker=None)
     inputs = _inputs(options)
     require_free_space(options.output, inputs.program.size + inputs.package.size + (4 << 20))
     with new_folder(options.output) as folder:

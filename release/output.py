@@ -180,8 +180,12 @@ def _exchange(partial: Path, path: Path) -> None:
             shutil.rmtree(aside)
 
 
-def check_output_folder(path: Path, *, marker: str, force: bool) -> None:
+def check_output_folder(path: Path, *, marker: str | None, force: bool = False) -> None:
     """Refuses, before any work, a folder that `partial_folder` and `resumable_folder` would not replace.
+
+    Args:
+        marker: a file that only a result of ours has; None where results are never replaced.
+        force: replace an earlier result.
 
     Raises:
         UsageError: it is not empty, unless it is an earlier result and `force` is on.
@@ -191,9 +195,11 @@ def check_output_folder(path: Path, *, marker: str, force: bool) -> None:
     if not path.is_dir():
         raise UsageError("output-exists", f"{path} is not a folder", hint="Give another name.")
     is_empty = next(path.iterdir(), None) is None
-    if is_empty or (force and (path / marker).is_file()):
+    if is_empty or (force and marker is not None and (path / marker).is_file()):
         return
-    hint = "Give another folder, or --force to replace an earlier result."
+    hint = "Give another folder."
+    if marker is not None:
+        hint = "Give another folder, or --force to replace an earlier result."
     if force:
         hint = f"It has no {marker}, so it is not an earlier result and --force does not replace it."
     raise UsageError("output-exists", f"{path} is not empty", hint=hint)

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from launcher.errors import UsageError
-from launcher.integrity.manifest import FILE_NAME
 from release.output import check_output_folder, writing
 
 
@@ -25,7 +24,7 @@ def new_folder(path: Path) -> Iterator[Path]:
         UsageError: there is something under the name already, or another process is at work there.
         ResourceError: it cannot be written.
     """
-    check_output_folder(path, marker=FILE_NAME, force=False)
+    check_output_folder(path, marker=None)
     partial = path.with_name(path.name + ".partial")
     with writing(path):
         partial.mkdir(parents=True, exist_ok=True)

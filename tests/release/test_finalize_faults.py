@@ -134,6 +134,7 @@ def test_what_is_there_is_never_replaced(program: Path, tmp_path: Path, monkeypa
         with pytest.raises(UsageError) as caught:
             make_release(out, program, require_demo())
         assert (caught.value.slug, caught.value.exit_code) == ("output-exists", 2)
+        assert "--force" not in str(caught.value.hint)  # finalize has no such option
     assert files_of(tmp_path) == {"out/MANIFEST.json": b"precious"}
     original = finalize.verify
 
