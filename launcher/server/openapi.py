@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from launcher.server.protocol.limits import LABEL, REQUEST_ID
+from launcher.server.protocol.limits import LABEL
 from launcher.server.protocol.requests import (
     ChatRequest,
     CompletionRequest,
@@ -157,7 +157,7 @@ def _generation(
     operation["requestBody"] = _body(body)
     operation["parameters"] = [
         _header("X-Session-Id", "The name of the conversation, where the body has no session_id.", LABEL),
-        _header("X-Request-Id", "The id of the request, where the body has no request_id.", REQUEST_ID),
+        _header("X-Request-Id", "The id of the request, where the body has no request_id and this is one.", None),
     ]
     return operation
 
@@ -184,8 +184,8 @@ def _operation(
     return operation
 
 
-def _header(name: str, description: str, pattern: str) -> Document:
-    schema = {"type": "string", "pattern": pattern}
+def _header(name: str, description: str, pattern: str | None) -> Document:
+    schema = {"type": "string"} if pattern is None else {"type": "string", "pattern": pattern}
     return {"name": name, "in": "header", "required": False, "description": description, "schema": schema}
 
 

@@ -185,7 +185,7 @@ def session_name(request: Common, header: str | None) -> str | None:
     prompt_cache_key and user that is there.
 
     Raises:
-        RequestError: it is not 1 to 256 printable characters.
+        RequestError: one of them is not 1 to 256 printable characters.
     """
     listed = (request.metadata or {}).get("session_id")
     candidates: tuple[tuple[str, object], ...] = (
@@ -195,26 +195,20 @@ def session_name(request: Common, header: str | None) -> str | None:
         ("prompt_cache_key", request.prompt_cache_key or None),
         ("user", request.user or None),
     )
-    for name, value in candidates:
-        if value is None:
-            continue
-        if isinstance(value, str) and _LABEL.search(value):
-            return value
-        message = f"{name} is not 1 to {MAX_NAME_CHARACTERS} printable characters"
-        raise RequestError("invalid_value", message, param=name)
-    return None
+    given = [(name, value) for name, value in candidates if value is not None]
+    for name, value in given:
+        if not isinstance(value, str) or not _LABEL.search(value):
+            message = f"{name} is not 1 to {MAX_NAME_CHARACTERS} printable characters"
+            raise RequestError("invalid_value", message, param=name)
+    return str(given[0][1]) if given else None
 
 
 def request_name(request: Common, header: str | None) -> str | None:
-    """The client's id for its request: request_id, else X-Request-Id.
-
-    Raises:
-        RequestError: the header has other characters than an id, or too many.
-    """
-    if request.request_id is not None or header is None or _REQUEST_ID.search(header):
-        return request.request_id or header
-    message = "X-Request-Id is not 1 to 64 letters, digits, _, ., : or -"
-    raise RequestError("invalid_value", message, param="X-Request-Id")
+    """The client's id for its request: request_id, else X-Request-Id. Proxies set that header too, with any text: what
+    is no id is passed over."""
+    if request.request_id is not None or header is None:
+        return request.request_id
+    return header if _REQUEST_ID.search(header) else None
 
 
 def thinking_of(chat: ChatRequest | TokenizeRequest, default: bool) -> bool:

@@ -232,10 +232,14 @@ def test_the_body_names_the_request_before_the_header() -> None:
 
 
 @pytest.mark.parametrize("header", ["", "a b", "a\n", "\xe9", "x" * 65, "a/b"])
-def test_a_header_that_is_no_id_is_refused(header: str) -> None:
-    with pytest.raises(RequestError) as caught:
-        request_name(decode_completion(b'{"prompt": "x"}'), header)
-    assert (caught.value.slug, caught.value.param) == ("invalid_value", "X-Request-Id")
+def test_a_header_that_is_no_id_is_passed_over(header: str) -> None:
+    assert request_name(decode_completion(b'{"prompt": "x"}'), header) is None
+
+
+def test_a_wrong_header_is_refused_where_the_body_has_a_name_too() -> None:
+    request = decode_chat(json.dumps({"messages": [USER], "session_id": "a"}).encode())
+    with pytest.raises(RequestError, match="X-Session-Id"):
+        session_name(request, "\x01")
 
 
 def test_an_empty_user_names_no_session() -> None:
