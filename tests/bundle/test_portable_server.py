@@ -33,7 +33,12 @@ SCHEMA = {
     "required": ["colour", "count"],
     "additionalProperties": False,
 }
-QUESTION = {"model": "mindnano-demo", "messages": [{"role": "user", "content": "17+25=?"}], "max_tokens": 40, "temperature": 0}
+QUESTION = {
+    "model": "mindnano-demo",
+    "messages": [{"role": "user", "content": "17+25=?"}],
+    "max_tokens": 40,
+    "temperature": 0,
+}
 FORMAT = {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA, "strict": True}}
 
 
