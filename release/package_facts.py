@@ -16,6 +16,7 @@ from launcher.engine_types import EngineOptions, KvType, ModelConfig, Section, S
 from launcher.errors import PackageError
 from launcher.integrity.hashing import sha256_file
 from launcher.integrity.model_info import BaseModel, KnownAnswer, MemoryFigures, PackageFile, Quantization
+from launcher.integrity.release_files import portable_path_fault
 from launcher.progress import Progress
 from release.package_memory import memory_of
 from release.tensors import GROUP_MTP
@@ -23,6 +24,8 @@ from release.tensors import GROUP_MTP
 PROMPT: Final = "1, 2, 3, 4,"
 ANSWER_TOKENS: Final = 3
 _REVISION: Final = re.compile(r"[0-9a-f]{40}")
+_RECIPE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,59}")
+_PROGRAM: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._+()/-]{0,99}")
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 _REPOSITORY: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}")
 
@@ -157,20 +160,20 @@ def _facts(path: Path, package: Package) -> tuple[PackageFacts | None, list[str]
     gaps += [fault] if fault else []
     quantization = metadata.get("quantization")
     recipe = quantization.get("recipe") if isinstance(quantization, dict) else None
-    if not isinstance(quantization, dict) or not isinstance(recipe, str):
-        gaps.append("its metadata names no recipe")
+    if not isinstance(quantization, dict) or not isinstance(recipe, str) or not _RECIPE.fullmatch(recipe):
+        gaps.append(f"its metadata names the recipe {recipe!r:.80}, expected a word such as w4a8")
     if gaps:
         return None, gaps
     assert isinstance(quantization, dict)
     assert template is not None
     tensors = package.tensors()
     calibration = quantization.get("calibration")
-    licence = metadata.get("license")
+    licence, created_by = metadata.get("license"), metadata.get("created_by")
     facts = PackageFacts(
         path=path,
         size=path.stat().st_size,
         name=str(name),
-        created_by=str(metadata.get("created_by") or "unknown"),
+        created_by=created_by if isinstance(created_by, str) and _PROGRAM.fullmatch(created_by) else "unknown",
         licence=licence if isinstance(licence, str) and licence else None,
         base=base,
         sources=sources_of(metadata),
@@ -227,10 +230,10 @@ def sources_of(metadata: Mapping[str, Any]) -> tuple[SourceFile, ...]:
 
 
 def _is_source(entry: Mapping[str, Any]) -> bool:
-    size = entry.get("bytes")
-    digest = entry.get("sha256")
+    path, size, digest = entry.get("path"), entry.get("bytes"), entry.get("sha256")
     return (
-        isinstance(entry.get("path"), str)
+        isinstance(path, str)
+        and portable_path_fault(path) is None
         and type(size) is int
         and size >= 0
         and isinstance(digest, str)
@@ -241,7 +244,7 @@ def _is_source(entry: Mapping[str, Any]) -> bool:
 def checkpoint_sha256(sources: Sequence[SourceFile]) -> str | None:
     """One digest for a checkpoint: that of the list of its files as `sha256sum` prints it. None for no files."""
     lines = sorted(f"{file.sha256}  {file.path}\n" for file in sources)
-    return hashlib.sha256("".join(lines).encode(errors="surrogatepass")).hexdigest() if lines else None
+    return hashlib.sha256("".join(lines).encode()).hexdigest() if lines else None
 
 
 def _recipe_sha256(recipe: str, tensors: list[TensorInfo]) -> str:
