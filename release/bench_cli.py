@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -13,7 +12,6 @@ from launcher.errors import UsageError
 
 _SERVED: Final = ("inputs", "output_tokens", "program", "server_options", "output", "pin_clocks")
 _ENGINE: Final = ("prompt", "decode", "against", "repack", "simd")
-_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def add_options(
@@ -107,8 +105,8 @@ def _engine(arguments: argparse.Namespace, kv_types: tuple[str, ...]) -> None:
 
 
 def _served(arguments: argparse.Namespace) -> None:
-    from launcher.interrupts import end_in_good_order
     from release.bench_served import ServedOptions, bench_served
+    from release.signals import ended_in_good_order
 
     threads = () if arguments.threads is None else ("--threads", str(arguments.threads))
     options = ServedOptions(
@@ -121,11 +119,6 @@ def _served(arguments: argparse.Namespace) -> None:
         output=arguments.output,
         pin_clocks=bool(arguments.pin_clocks),
     )
-    before = {number: signal.getsignal(number) for number in _SIGNALS}
-    end_in_good_order()  # a signal must not leave the server running or the clocks locked
-    try:
+    with ended_in_good_order():  # a signal must not leave the server running or the clocks locked
         report = bench_served(options)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
     print(report.to_json() if arguments.json else report.to_markdown())

@@ -10,6 +10,7 @@ from pathlib import Path
 import launcher
 from launcher.errors import EXIT_SIGTERM, InternalError, MindnanoError
 from release.help_text import EXIT_CODES, CommandHelp
+from release.signals import ended_in_good_order
 from release.system_errors import system_error
 
 _INTERRUPTED = 130
@@ -25,7 +26,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     command: Command = arguments.command
     try:
-        code = command(arguments) or 0
+        with ended_in_good_order():
+            code = command(arguments) or 0
         if sys.stdout is not None:
             sys.stdout.flush()  # a full disk shows here at the latest
     except MindnanoError as error:
@@ -33,6 +35,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("mindnano: interrupted", file=sys.stderr)
         return _INTERRUPTED
+    except SystemExit as stop:
+        print("mindnano: terminated", file=sys.stderr)
+        return stop.code if isinstance(stop.code, int) else 1
     except BrokenPipeError:
         sys.stdout = None  # the reader has gone: nothing more can be said, and closing must not complain
         return 0

@@ -126,6 +126,42 @@ def test_an_interrupted_run_leaves_nothing(program: Path, tmp_path: Path, monkey
     assert list(tmp_path.iterdir()) == []
 
 
+STOPPED = """
+import signal, sys
+from release import cli, finalize
+def stop(*_arguments, **_options):
+    print("here", flush=True)
+    signal.pause()
+finalize.render_card = stop
+program, package, output = sys.argv[1:]
+words = ["finalize", "--program", program, "--package", package, "--version", "1.2.3", "--output", output]
+sys.exit(cli.main(words))
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "said"),
+    [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated"), (signal.SIGHUP, 129, "terminated")],
+)
+def test_a_signal_leaves_half_a_release(
+    program: Path, tmp_path: Path, number: signal.Signals, code: int, said: str
+) -> None:
+    out = tmp_path / "out"
+    command = [sys.executable, "-c", STOPPED, str(program), str(require_demo()), str(out)]
+    environ = {**os.environ, "SOURCE_DATE_EPOCH": "1790000000"}
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdout is not None
+        assert child.stderr is not None
+        assert child.stdout.readline() == "here\n"
+        child.send_signal(number)
+        error = child.stderr.read()
+        assert child.wait() == code
+    assert error.splitlines()[-1] == f"mindnano: {said}"
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_what_is_there_is_never_replaced(program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "out"
     out.mkdir()
