@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support.fake_generation import Bench
 from tests.support.server_process import ServerProcess, nothing_left
 
 
@@ -22,3 +23,17 @@ def live(common_server: ServerProcess) -> Iterator[ServerProcess]:
     """The common server. After a module's tests it must be idle, with no more threads and descriptors than before."""
     with nothing_left(common_server):
         yield common_server
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    """A scheduler with an engine that computes nothing."""
+    with Bench() as made:
+        yield made
+
+
+@pytest.fixture
+def gated() -> Iterator[Bench]:
+    """The same; the engine does a chunk of work only when it is let."""
+    with Bench(gated=True) as made:
+        yield made

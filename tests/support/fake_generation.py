@@ -376,3 +376,21 @@ def request(
     return GenerationRequest(
         id=name, prompt=tuple(prompt.encode()), max_tokens=max_tokens, sampling=Sampling(seed=seed), **settings
     )
+
+
+class CountingGrammar:
+    """Allows three tokens, or as many as it is told."""
+
+    def __init__(self, most: int = 3) -> None:
+        self.most = most
+        self.seen: list[int] = []
+
+    def allowed(self) -> object:
+        return ("mask", len(self.seen))
+
+    def advance(self, token: int) -> None:
+        self.seen.append(token)
+
+    @property
+    def is_finished(self) -> bool:
+        return len(self.seen) == self.most
