@@ -82,7 +82,8 @@ def test_every_error_class_has_an_answer() -> None:
     for kind in classes:
         classes += kind.__subclasses__()
     for kind in classes:
-        if not issubclass(kind, ContextLengthExceeded):
+        # Other parts of the project have errors too, which no server raises.
+        if kind.__module__.startswith("launcher.") and not issubclass(kind, ContextLengthExceeded):
             assert 400 <= told(kind("some-name", "message"))[0] < 600
 
 
