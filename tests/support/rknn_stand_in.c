@@ -322,7 +322,7 @@ API int rknn_matmul_set_io_mem(uint64_t handle, tensor_memory *memory, tensor_at
 /* Writes to every descriptor that may be the one of the events. */
 static void write_everywhere(const char *text, int times)
 {
-    for (int file = 3; file < 64; file++) {
+    for (int file = 3; file < 4096; file++) { /* the caller may have many files open */
         struct stat found;
         if (fstat(file, &found) != 0 || !S_ISFIFO(found.st_mode)) {
             continue;
