@@ -1,0 +1,52 @@
+"""A server's session store over a folder, with an engine that computes nothing, from one life to the next."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from launcher.errors import MindnanoError
+from launcher.server.request import MarkKind
+from launcher.server.session_files import SessionFiles
+from launcher.server.session_format import Origin
+from launcher.server.sessions import Begun, SessionStore
+from tests.support.fake_sessions import FakeState
+
+ORIGIN = Origin(identity=b"i" * 32, template_sha256=b"t" * 32, kv="bf16", engine="ling3 0.1.0")
+
+
+@dataclass
+class Server:
+    """One life of a server over a folder."""
+
+    folder: Path
+    origin: Origin = ORIGIN
+    limit: int = 1 << 20
+    budget: int = 1 << 20
+    now: float = 1000.0
+    reports: list[MindnanoError] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.session = FakeState(padding=50)
+        self.files = SessionFiles(self.folder, limit_bytes=self.limit, origin=self.origin, report=self.reports.append)
+        self.store = SessionStore(self.session, budget=self.budget, files=self.files, clock=lambda: self.now)
+
+    def ask(self, prompt: list[int], name: str | None = "a", owner: str = "", mark: int | None = None) -> Begun:
+        begun = self.store.begin(owner=owner, name=name, ids=prompt)
+        assert self.session.tokens() == prompt[: begun.reused]
+        if mark is not None and mark > begun.reused:
+            self.session.eval(prompt[begun.reused : mark])
+            self.store.keep(MarkKind.TURN)
+        self.session.eval(prompt[self.session.position :])
+        self.store.end()
+        return begun
+
+    def restart(self, **changes: object) -> Server:
+        self.store.close()
+        return self.again(**changes)
+
+    def again(self, **changes: object) -> Server:
+        return replace(self, reports=[], **changes)  # type: ignore[arg-type]
+
+    def saved(self) -> list[Path]:
+        return sorted(path for path in self.folder.iterdir())
