@@ -54,16 +54,23 @@ def _is_importing(frame: FrameType | None) -> bool:
 
 
 def _send_later(number: int) -> None:
-    """Sends the signal once more when nothing is being imported, to whatever handler it has by then."""
+    """Sends the signal once more when nothing is being imported, to whatever handler it has by then.
+
+    The timer repeats: Python notes an alarm that comes just before a system call and looks at its note only after the
+    call, which may take for ever. The next alarm interrupts the call.
+    """
+
+    is_sent = False
 
     def send(_alarm: int, frame: FrameType | None) -> None:
-        if _is_importing(frame):
-            signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)
-        else:
+        nonlocal is_sent
+        if not is_sent and not _is_importing(frame):
+            is_sent = True  # an alarm that came meanwhile sends no second one
+            signal.setitimer(signal.ITIMER_REAL, 0)
             os.kill(os.getpid(), number)
 
     signal.signal(signal.SIGALRM, send)
-    signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)
+    signal.setitimer(signal.ITIMER_REAL, _AGAIN_S, _AGAIN_S)
 
 
 @contextmanager
