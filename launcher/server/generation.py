@@ -108,11 +108,11 @@ class ChoiceSampler:
             self._sampler.bias(request.logit_bias)
 
     def pick(self, reply_length: int, allowed: object) -> int:
-        """See `launcher.server.running.SamplerPort`."""
+        """See `launcher.server.run_ports.SamplerPort`."""
         return self._sampler.sample(self._session, reply_length=reply_length, allowed=allowed)
 
     def log_probabilities(self, token: int, top: int) -> tuple[float, tuple[tuple[int, float], ...]]:
-        """See `launcher.server.running.SamplerPort`."""
+        """See `launcher.server.run_ports.SamplerPort`."""
         return self._package.log_probabilities(self._session, token, top)
 
     def close(self) -> None:

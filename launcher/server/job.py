@@ -8,7 +8,8 @@ from enum import Enum
 from launcher.errors import Cancelled, InternalError, MindnanoError, RequestError
 from launcher.server.events import Failed, Finished, Sink
 from launcher.server.request import GenerationRequest
-from launcher.server.running import Phase, Run
+from launcher.server.run_ports import Phase
+from launcher.server.running import Run
 
 
 class Stop(Enum):

@@ -34,13 +34,12 @@ from launcher.server.protocol.requests import (
     JsonObjectFormat,
     JsonSchemaFormat,
     NamedToolChoice,
-    TemplateOptions,
     TextFormat,
-    ThinkingSwitch,
     TokenizeRequest,
 )
 from launcher.server.request import Constraint, GenerationRequest, Style, Tool
 from launcher.server.served import ServedModel
+from launcher.server.thinking import thinking_of
 from launcher.template import Message
 
 # The engine computes in float32, where smaller values become 0, which it refuses.
@@ -209,40 +208,6 @@ def request_name(request: Common, header: str | None) -> str | None:
     if request.request_id is not None or header is None:
         return request.request_id
     return header if _REQUEST_ID.search(header) else None
-
-
-def thinking_of(chat: ChatRequest | TokenizeRequest, default: bool) -> bool:
-    """Whether the reply begins with thinking.
-
-    `enable_thinking`, `thinking` and those of `chat_template_kwargs` say so; without them `reasoning_effort` "none"
-    switches it off.
-
-    Raises:
-        RequestError: they contradict each other.
-    """
-    given = chat.thinking
-    switch = given.type == "enabled" if isinstance(given, ThinkingSwitch) else given
-    switches = {"enable_thinking": chat.enable_thinking, "thinking": switch}
-    effort = False if chat.reasoning_effort == "none" else default
-    return _switch(switches | _kwargs_switches(chat.chat_template_kwargs), effort)
-
-
-def _kwargs_switches(options: TemplateOptions | None) -> dict[str, bool | None]:
-    if options is None:
-        return {}
-    option = None if options.thinking_option is None else options.thinking_option == "on"
-    return {
-        "chat_template_kwargs.enable_thinking": options.enable_thinking,
-        "chat_template_kwargs.thinking_option": option,
-    }
-
-
-def _switch(switches: Mapping[str, bool | None], default: bool) -> bool:
-    said = {name: value for name, value in switches.items() if value is not None}
-    if len(set(said.values())) > 1:
-        names = " and ".join(said)
-        raise RequestError("invalid_value", f"{names} contradict each other", param=next(reversed(said)))
-    return next(iter(said.values()), default)
 
 
 def _check_model(model: ServedModel, request: Common) -> None:

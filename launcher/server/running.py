@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import secrets
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from enum import Enum
-from typing import Final, Protocol
+from typing import Final
 
 from launcher.engine_types import Logits
 from launcher.errors import Cancelled, ContextFull
-from launcher.generate import PREFILL_SLICE, EnginePort
+from launcher.generate import PREFILL_SLICE
 from launcher.server.events import (
     CacheSource,
     ChoiceFinished,
@@ -29,106 +28,11 @@ from launcher.server.events import (
     TokenLogprob,
 )
 from launcher.server.reply_reader import ReplyReader
-from launcher.server.request import Constraint, GenerationRequest, MarkKind
+from launcher.server.request import Constraint, GenerationRequest
+from launcher.server.run_ports import Phase, Ports, SamplerPort, StreamPort
 
 # Seconds between two `Reading` events.
 _READING_INTERVAL: Final = 0.2
-
-
-class SamplerPort(Protocol):
-    """Picks the tokens of one choice, from the logits of what the engine evaluated last."""
-
-    def pick(self, reply_length: int, allowed: object) -> int:
-        """The next id. `allowed` is a mask as `Constraint.allowed` gives it, or None."""
-
-    def log_probabilities(self, token: int, top: int) -> tuple[float, tuple[tuple[int, float], ...]]:
-        """Natural log-probability of the token, and the `top` likeliest ids with theirs."""
-
-    def close(self) -> None:
-        """Frees it; does nothing the second time."""
-
-
-class BegunPort(Protocol):
-    """How much of a prompt the engine holds already, and where that came from."""
-
-    @property
-    def reused(self) -> int: ...
-
-    @property
-    def source(self) -> CacheSource: ...
-
-
-class StorePort(Protocol):
-    """What keeps sessions. Only the generation thread calls it."""
-
-    def begin(self, *, owner: str, name: str | None, ids: Sequence[int], is_stopped: Callable[[], bool]) -> BegunPort:
-        """Makes the engine hold the first `reused` of the ids, fewer than all of them.
-
-        Raises:
-            Cancelled: `is_stopped()` while there was still something to write to a disk; nothing is lost.
-        """
-
-    def keep(self, kind: MarkKind) -> None:
-        """Keeps a checkpoint at the engine's position."""
-
-    def end(self) -> None:
-        """What the engine holds now is good and may be reused."""
-
-    def discard(self) -> None:
-        """What the engine holds now must not be used again."""
-
-    def idle(self, wanted: Callable[[], bool]) -> float | None:
-        """Does work that can wait while nothing else is `wanted`; returns the seconds until there is more, or None."""
-
-    def close(self) -> None:
-        """Saves what is to be saved."""
-
-
-class TextPort(Protocol):
-    """What running needs of `launcher.engine.Package`."""
-
-    def token_bytes(self, token: int) -> bytes: ...
-
-
-class StreamPort(Protocol):
-    """What running needs of `launcher.engine.Utf8Stream`."""
-
-    def push(self, data: bytes) -> str: ...
-
-    def finish(self) -> str: ...
-
-
-@dataclass(slots=True)
-class Totals:
-    """Tokens since the start. Only the generation thread writes them."""
-
-    generated: int = 0
-    prefilled: int = 0
-    cached: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ports:
-    """What every request runs on. `stop_texts` end a reply in which the model spells a stop token in pieces."""
-
-    engine: EnginePort
-    store: StorePort
-    new_sampler: Callable[[GenerationRequest, int], SamplerPort]
-    text: TextPort
-    new_stream: Callable[[], StreamPort]
-    stop_ids: frozenset[int]
-    stop_texts: tuple[str, ...]
-    clock: Callable[[], float]
-    totals: Totals
-
-
-class Phase(Enum):
-    """Where a request is."""
-
-    WAITING = "waiting"
-    READING = "reading"
-    WRITING = "writing"
-    PAUSED = "paused"
 
 
 @dataclass(slots=True, kw_only=True)

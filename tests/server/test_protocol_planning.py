@@ -20,13 +20,13 @@ from launcher.server.planning import (
     request_name,
     session_name,
     text_of,
-    thinking_of,
     tokens_of,
 )
 from launcher.server.protocol.decode import decode_chat, decode_completion, decode_detokenize, decode_tokenize
 from launcher.server.protocol.errors import error_body
 from launcher.server.request import GenerationRequest, Mark, MarkKind, Style, Tool
 from launcher.server.served import ServedModel
+from launcher.server.thinking import thinking_of
 from launcher.template import ChatTemplate
 from tests.support.served_model import SPECIAL, TOKEN_COUNT, AskedGrammars, ByteText, served_model
 

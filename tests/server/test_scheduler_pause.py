@@ -18,7 +18,7 @@ from launcher.server.events import (
 )
 from launcher.server.protocol.parts import total
 from launcher.server.request import GenerationRequest
-from launcher.server.running import SamplerPort
+from launcher.server.run_ports import SamplerPort
 from tests.support.fake_generation import STOP, STOP_TEXT, Bench, CountingGrammar, Listener, expected_text, request
 
 

@@ -13,7 +13,7 @@ from launcher.server.events import (
     Queued,
 )
 from launcher.server.request import Style
-from launcher.server.running import Phase
+from launcher.server.run_ports import Phase
 from tests.support.fake_generation import CHUNK, Bench, Gate, Listener, expected_text, request
 
 
