@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Final, TypeVar
 
@@ -19,15 +20,13 @@ from launcher.server.protocol.requests import (
     ControlRequest,
     DetokenizeRequest,
     NamedToolChoice,
+    ReasoningControl,
     TokenizeRequest,
     ToolDefinition,
 )
 
 T = TypeVar("T")
 
-_NO_BUDGET: Final = (
-    "thinking has no limit of its own; use max_tokens for the whole reply, or enable_thinking to switch thinking off"
-)
 _REFUSED: Final[Mapping[str, str]] = {
     "audio": "this model reads and writes text only",
     "modalities": 'this model reads and writes text only, so modalities can only be ["text"]',
@@ -35,14 +34,43 @@ _REFUSED: Final[Mapping[str, str]] = {
     "function_call": "it is out of use; use tool_choice and tool_calls",
     "moderation": "this server does not moderate",
     "prediction": "this server does not take predicted output",
-    "max_thinking_tokens": _NO_BUDGET,
-    "thinking_budget": _NO_BUDGET,
-    "budget_tokens": _NO_BUDGET,
-    "reasoning": _NO_BUDGET,
+    "max_thinking_tokens": "use thinking_budget",
     "web_search_options": "this server does not search the web",
     "suffix": "this model does not fill in the middle",
     "store": "this server stores nothing",
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Words:
+    """What a refusal says about one kind of body.
+
+    Attributes:
+        refused: a field that is not supported -> why, and what to do instead.
+        choices: a field -> what it may be, where the library calls a value wrong without saying what would be right.
+        kinds: the same for the tags of unions, by a pattern of the path.
+    """
+
+    refused: Mapping[str, str]
+    choices: Mapping[str, str]
+    kinds: tuple[tuple[re.Pattern[str], str], ...]
+
+
+_WORDS_OF_CHATS: Final = Words(
+    refused=_REFUSED,
+    choices={
+        "role": "system, developer, user, assistant or tool",
+        "tool_choice": 'none, auto, required, or {"type": "function", "function": {"name": ...}}',
+        "thinking_option": "on or off",
+        "action": "reasoning_end",
+    },
+    kinds=(
+        (re.compile(r"content\[\d+\]\.type$"), '"text": this model reads text only'),
+        (re.compile(r"response_format\.type$"), "text, json_object or json_schema"),
+        (re.compile(r"thinking\.type$"), "enabled or disabled"),
+        (re.compile(r"\.type$"), '"function"'),
+    ),
+)
 
 _WORDS: Final[Mapping[str, str]] = {
     "int": "an integer",
@@ -70,7 +98,17 @@ def decode_chat(body: bytes) -> ChatRequest:
     Raises:
         RequestError: it is no JSON, or not a request that can be served.
     """
-    chat = _decode(_CHAT, body)
+    chat = decode_body(_CHAT, body)
+    check_chat(chat)
+    return chat
+
+
+def check_chat(chat: ChatRequest) -> None:
+    """What fields of a chat demand of each other, and what types do not say.
+
+    Raises:
+        RequestError: a field cannot be served.
+    """
     _check_seed(chat)
     if chat.top_logprobs is not None and chat.logprobs is not True:
         raise RequestError("invalid_value", "top_logprobs needs logprobs to be true", param="top_logprobs")
@@ -84,7 +122,6 @@ def decode_chat(body: bytes) -> ChatRequest:
         raise RequestError("invalid_value", f"{param} is {found}, which is not in tools ({known})", param=param)
     if choice == "required" and not names:
         raise RequestError("invalid_value", 'tool_choice "required" needs tools', param="tool_choice")
-    return chat
 
 
 def decode_completion(body: bytes) -> CompletionRequest:
@@ -93,7 +130,7 @@ def decode_completion(body: bytes) -> CompletionRequest:
     Raises:
         RequestError: it is no JSON, or not a request that can be served.
     """
-    completion = _decode(_COMPLETION, body)
+    completion = decode_body(_COMPLETION, body)
     _check_seed(completion)
     count = completion.n or 1
     if completion.best_of is not None and completion.best_of > count:
@@ -106,12 +143,21 @@ def decode_completion(body: bytes) -> CompletionRequest:
 
 
 def decode_control(body: bytes) -> ControlRequest:
-    """The body that cancels, pauses or resumes.
+    """The body that cancels, pauses or resumes, or ends the thinking.
 
     Raises:
         RequestError: it is no JSON, or there is no request id.
     """
-    return _decode(_CONTROL, body)
+    return decode_body(_CONTROL, body)
+
+
+def decode_reasoning_control(body: bytes) -> ReasoningControl:
+    """The body that ends the thinking, as llama-server has it.
+
+    Raises:
+        RequestError: it is no JSON, there is no id, or it asks for another action.
+    """
+    return decode_body(_REASONING_CONTROL, body)
 
 
 def decode_tokenize(body: bytes) -> TokenizeRequest:
@@ -120,7 +166,7 @@ def decode_tokenize(body: bytes) -> TokenizeRequest:
     Raises:
         RequestError: it is no JSON, or has not exactly one of `content` and `messages`.
     """
-    request = _decode(_TOKENIZE, body)
+    request = decode_body(_TOKENIZE, body)
     if (request.content is None) == (request.messages is None):
         raise RequestError("missing_field", "expected exactly one of content and messages", param="content")
     _check_tools(request.tools)
@@ -133,12 +179,13 @@ def decode_detokenize(body: bytes) -> DetokenizeRequest:
     Raises:
         RequestError: it is no JSON, or no list of token ids.
     """
-    return _decode(_DETOKENIZE, body)
+    return decode_body(_DETOKENIZE, body)
 
 
 _CHAT: Final = msgspec.json.Decoder(ChatRequest)
 _COMPLETION: Final = msgspec.json.Decoder(CompletionRequest)
 _CONTROL: Final = msgspec.json.Decoder(ControlRequest)
+_REASONING_CONTROL: Final = msgspec.json.Decoder(ReasoningControl)
 _TOKENIZE: Final = msgspec.json.Decoder(TokenizeRequest)
 _DETOKENIZE: Final = msgspec.json.Decoder(DetokenizeRequest)
 
@@ -162,7 +209,12 @@ def _has_too_many(body: bytes) -> bool:
     return _opened(body) > MAX_CONTAINERS and _opened(_STRING.sub(b"", body)) > MAX_CONTAINERS
 
 
-def _decode(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
+def decode_body(decoder: msgspec.json.Decoder[T], body: bytes, words: Words = _WORDS_OF_CHATS) -> T:
+    """The request that a body is.
+
+    Raises:
+        RequestError: it is no JSON, or not a request of this kind.
+    """
     if depth_of(body) > MAX_DEPTH:
         raise RequestError("invalid_json", f"the body nests deeper than {MAX_DEPTH} levels")
     if _has_too_many(body):
@@ -172,15 +224,15 @@ def _decode(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:
-        raise _refusal(str(error), body, decoder.type) from error
+        raise refusal_of(str(error), body, decoder.type, words) from error
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         if not body.strip():
             raise RequestError("invalid_json", "the body is empty, expected a JSON object") from error
         raise RequestError("invalid_json", f"the body is not valid JSON in UTF-8: {error}") from error
 
 
-def _refusal(said: str, body: bytes, request: object) -> RequestError:
-    """A validation error of msgspec with what was found, and the path as a param."""
+def refusal_of(said: str, body: bytes, request: object, words: Words) -> RequestError:
+    """A validation error of msgspec with what was found, and the path as a param; `request` is the body's type."""
     match = _PATH.search(said)
     path = match[2].lstrip(".") if match is not None else ""
     fault = said if match is None else said[: match.start()]
@@ -193,10 +245,11 @@ def _refusal(said: str, body: bytes, request: object) -> RequestError:
     if unknown is not None:
         name = f"{path}.{unknown[1]}" if path else unknown[1]
         shown = _cut(name)
-        return RequestError("unknown_field", f"{shown} is not known here; {path} takes {_TAKEN}", param=shown)
-    if field in _REFUSED and not (field == "reasoning" and path != field):  # a message has that field too
-        return RequestError("unsupported_parameter", f"{path} is not supported: {_REFUSED[field]}", param=path)
-    expected = _expected(fault, path, field)
+        taken = f"; {path} takes {_TAKEN[field]}" if field in _TAKEN else ""
+        return RequestError("unknown_field", f"{shown} is not known here{taken}", param=shown)
+    if field in words.refused and not (field == "reasoning" and path != field):  # a message has that field too
+        return RequestError("unsupported_parameter", f"{path} is not supported: {words.refused[field]}", param=path)
+    expected = _expected(fault, path, field, words)
     if match is not None and match[1]:
         return RequestError("invalid_value", f"a key of {path} is not {expected}", param=path)
     if fault.endswith("out of range"):  # of 64 bits; what reads it again could not show it either
@@ -208,33 +261,23 @@ def _refusal(said: str, body: bytes, request: object) -> RequestError:
     return RequestError(code, f"{path or 'the body'} is {found}, expected {expected}", param=path or None)
 
 
-_TAKEN: Final = "enable_thinking and thinking_option"
-
-# What the library calls a wrong value of a tag or of an enumeration, without saying what would be right.
-_CHOICES: Final[Mapping[str, str]] = {
-    "role": "system, developer, user, assistant or tool",
-    "tool_choice": 'none, auto, required, or {"type": "function", "function": {"name": ...}}',
-    "thinking_option": "on or off",
+_TAKEN: Final[Mapping[str, str]] = {
+    "chat_template_kwargs": "enable_thinking and thinking_option",
+    "reasoning": "max_tokens, enabled and effort",
 }
-_TYPES: Final[tuple[tuple[re.Pattern[str], str], ...]] = (
-    (re.compile(r"content\[\d+\]\.type$"), '"text": this model reads text only'),
-    (re.compile(r"response_format\.type$"), "text, json_object or json_schema"),
-    (re.compile(r"thinking\.type$"), "enabled or disabled"),
-    (re.compile(r"\.type$"), '"function"'),
-)
 
 
-def _expected(fault: str, path: str, field: str) -> str:
+def _expected(fault: str, path: str, field: str, words: Words) -> str:
     described = re.match(r"Expected (.*?)(, got `.*`)?$", fault, re.DOTALL)
     if described is None:
-        words = next((words for pattern, words in _TYPES if pattern.search(path)), "another value")
-        return _CHOICES.get(field, words)
-    words = re.sub(r"`([^`]*)`", lambda found: _in_words(found[1]), described[1])
-    if field in {"session_id", "user", "prompt_cache_key", "name", "request_id"} and "regex" in words:
-        if "a-zA-Z0-9" not in words:
+        kinds = next((kinds for pattern, kinds in words.kinds if pattern.search(path)), "another value")
+        return words.choices.get(field, kinds)
+    text = re.sub(r"`([^`]*)`", lambda found: _in_words(found[1]), described[1])
+    if field in {"session_id", "user", "prompt_cache_key", "name", "request_id"} and "regex" in text:
+        if "a-zA-Z0-9" not in text:
             return "1 to 256 printable characters"
-        return "1 to 64 letters, digits, _, ., : or -" if ":" in words else "1 to 64 letters, digits, _, . or -"
-    return "a token id in digits" if "regex" in words else words
+        return "1 to 64 letters, digits, _, ., : or -" if ":" in text else "1 to 64 letters, digits, _, . or -"
+    return "a token id in digits" if "regex" in text else text
 
 
 def _in_words(types: str) -> str:

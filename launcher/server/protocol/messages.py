@@ -135,13 +135,19 @@ def _text(content: str | Sequence[TextPart | RefusalPart] | None) -> str:
 
 def _arguments(call: CallEntry, path: str) -> Mapping[str, object]:
     given = call.function.arguments
-    if not isinstance(given, str):
-        return given
-    if not given.strip():
+    return arguments_of(given, f"{path}.function.arguments") if isinstance(given, str) else given
+
+
+def arguments_of(text: str, where: str) -> dict[str, Any]:
+    """The arguments that a JSON text has; none where it is blank.
+
+    Raises:
+        RequestError: it is no JSON object; `where` is its path.
+    """
+    if not text.strip():
         return {}
-    where = f"{path}.function.arguments"
     try:
-        found: object = msgspec.json.decode(given.encode())
+        found: object = msgspec.json.decode(text.encode())
     except (msgspec.MsgspecError, RecursionError) as error:
         raise _no_object(where, "text that is not JSON") from error
     if not isinstance(found, dict):

@@ -45,6 +45,7 @@ Bias = Annotated[float, Meta(ge=-MAX_BIAS, le=MAX_BIAS)]
 Biases = Annotated[dict[TokenKey, Bias], Meta(max_length=MAX_BIASES)]
 Metadata = Annotated[dict[str, Any], Meta(max_length=MAX_METADATA)]
 Messages = Annotated[list[ChatMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]
+ThinkingBudget = Annotated[int, Meta(ge=-1, le=(1 << 31) - 1)]
 TokenId = Annotated[int, Meta(ge=0, le=(1 << 31) - 1)]
 
 
@@ -127,17 +128,22 @@ class ThinkingSwitch(Struct, frozen=True, kw_only=True):
     """`thinking` in the form that some clients send."""
 
     type: Literal["enabled", "disabled"]
-    budget_tokens: None = None  # refused by name, as below
+    budget_tokens: ThinkingBudget | None = None
 
 
-class Common(Struct, frozen=True, kw_only=True):
-    """What chats and completions have in common."""
+class ReasoningSwitch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`reasoning` in the form that some clients send; `effort` is as `reasoning_effort`."""
+
+    enabled: bool | None = None
+    effort: str | None = None
+    max_tokens: ThinkingBudget | None = None
+
+
+class Sampled(Struct, frozen=True, kw_only=True):
+    """What all requests for text have in common: who asks, of what model, and how tokens are picked."""
 
     model: str | None = None
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    n: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] | None = None
-    max_tokens: Annotated[int, Meta(ge=1)] | None = None
     stop: Stop | None = None
     seed: Seed | None = None
     temperature: Annotated[float, Meta(ge=0, le=MAX_TEMPERATURE)] | None = None
@@ -154,6 +160,14 @@ class Common(Struct, frozen=True, kw_only=True):
     session_id: Annotated[str, Meta(pattern=LABEL)] | None = None
     prompt_cache_key: Annotated[str, Meta(pattern=LABEL_OR_NOTHING)] | None = None
     user: Annotated[str, Meta(pattern=LABEL_OR_NOTHING)] | None = None
+
+
+class Common(Sampled, frozen=True, kw_only=True):
+    """What chats and completions have in common."""
+
+    stream_options: StreamOptions | None = None
+    n: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] | None = None
+    max_tokens: Annotated[int, Meta(ge=1)] | None = None
     metadata: Metadata | None = None
     store: Literal[False] | None = None
 
@@ -171,7 +185,12 @@ class Common(Struct, frozen=True, kw_only=True):
 
 
 class ChatRequest(Common, frozen=True, kw_only=True):
-    """The body of POST /v1/chat/completions and of /apply-template."""
+    """The body of POST /v1/chat/completions and of /apply-template.
+
+    `thinking_budget` is the most tokens of thinking, -1 for no limit; `thinking_budget_tokens`,
+    `reasoning_budget_tokens`, `thinking_token_budget`, `thinking.budget_tokens` and `reasoning.max_tokens` are other
+    clients' names for it.
+    """
 
     messages: Messages
     max_completion_tokens: Annotated[int, Meta(ge=1)] | None = None
@@ -185,6 +204,11 @@ class ChatRequest(Common, frozen=True, kw_only=True):
     thinking: bool | ThinkingSwitch | None = None
     chat_template_kwargs: TemplateOptions | None = None
     reasoning_effort: str | None = None
+    reasoning: ReasoningSwitch | None = None
+    thinking_budget: ThinkingBudget | None = None
+    thinking_budget_tokens: ThinkingBudget | None = None
+    reasoning_budget_tokens: ThinkingBudget | None = None
+    thinking_token_budget: ThinkingBudget | None = None
     modalities: Annotated[list[Literal["text"]], Meta(max_length=1)] | None = None
     verbosity: str | None = None
     service_tier: str | None = None
@@ -196,8 +220,6 @@ class ChatRequest(Common, frozen=True, kw_only=True):
     max_thinking_tokens: None = None
     moderation: None = None
     prediction: None = None
-    reasoning: None = None
-    thinking_budget: None = None
     web_search_options: None = None
 
 
@@ -212,9 +234,16 @@ class CompletionRequest(Common, frozen=True, kw_only=True):
 
 
 class ControlRequest(Struct, frozen=True, kw_only=True):
-    """The body of POST /v1/cancel, /v1/pause and /v1/resume."""
+    """The body of POST /v1/cancel, /v1/pause, /v1/resume and /v1/end-thinking."""
 
     request_id: Annotated[str, Meta(pattern=LABEL)]
+
+
+class ReasoningControl(Struct, frozen=True, kw_only=True):
+    """The body of POST /v1/chat/completions/control, as llama-server has it; `id` is that of the reply."""
+
+    id: Annotated[str, Meta(pattern=LABEL)]
+    action: Literal["reasoning_end"]
 
 
 class TokenizeRequest(Struct, frozen=True, kw_only=True):
@@ -231,6 +260,7 @@ class TokenizeRequest(Struct, frozen=True, kw_only=True):
     thinking: bool | ThinkingSwitch | None = None
     chat_template_kwargs: TemplateOptions | None = None
     reasoning_effort: str | None = None
+    reasoning: ReasoningSwitch | None = None
     add_special: bool | None = None
     parse_special: bool | None = None
 
