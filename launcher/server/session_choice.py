@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from launcher.server.events import CacheSource
-from launcher.server.session_entries import SYSTEM_SLOT, Entry, Key, common_prefix
+from launcher.server.session_entries import SYSTEM_SLOT, Entry, Key, Live, common_prefix
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +22,7 @@ class Choice:
         entry: where it is in memory.
         checkpoints: slot -> position of the state.
         tokens: its length.
+        private: whether only its owner may go on with it.
     """
 
     reused: int
@@ -31,6 +32,7 @@ class Choice:
     entry: Entry | None = None
     checkpoints: Mapping[int, int] = field(default_factory=dict)
     tokens: int = 0
+    private: bool = False
 
     def continues(self, slots: int, owner: str) -> bool:
         """Whether a nameless request of this owner carries on this conversation.
@@ -56,15 +58,16 @@ def usable_position(ids: array[int], checkpoints: Mapping[int, int], prompt: arr
     return max((place for place in places if place <= common), default=0)
 
 
-def live_choice(key: Key, ids: array[int], checkpoints: Mapping[int, int], own: Key, prompt: array[int]) -> Choice:
+def live_choice(live: Live, ids: array[int], checkpoints: Mapping[int, int], own: Key, prompt: array[int]) -> Choice:
     """The state in the engine."""
     return Choice(
         reused=usable_position(ids, checkpoints, prompt),
-        rank=0 if _is_own(key, own) else 2,
+        rank=0 if _is_own(live.key, own) else 2,
         source=CacheSource.LIVE,
-        key=key,
+        key=live.key,
         checkpoints=checkpoints,
         tokens=len(ids),
+        private=live.private,
     )
 
 
@@ -78,6 +81,7 @@ def entry_choice(entry: Entry, own: Key, prompt: array[int]) -> Choice:
         entry=entry,
         checkpoints=entry.checkpoints,
         tokens=len(entry.ids),
+        private=entry.private,
     )
 
 
@@ -87,9 +91,10 @@ def saved_choice(own: Key, ids: array[int], checkpoints: Mapping[int, int], prom
     return Choice(reused=reused, rank=4, source=CacheSource.DISK, key=own, checkpoints=checkpoints, tokens=len(ids))
 
 
-def best_choice(choices: Iterable[Choice]) -> Choice:
-    """The state that agrees furthest; among equal ones that of the smallest rank."""
-    return min((COLD, *choices), key=lambda choice: (-choice.reused, choice.rank))
+def best_choice(choices: Iterable[Choice], owner: str) -> Choice:
+    """The state that agrees furthest; among equal ones that of the smallest rank. Never another owner's private one."""
+    usable = (choice for choice in choices if not choice.private or (choice.key and choice.key.owner == owner))
+    return min((COLD, *usable), key=lambda choice: (-choice.reused, choice.rank))
 
 
 def _is_own(key: Key, asked: Key) -> bool:

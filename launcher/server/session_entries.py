@@ -70,6 +70,8 @@ class Entry:
         block: the engine's export.
         used: when it was last used, on the store's clock.
         changed: whether the disk has another state than this, or none.
+        private: whether a client sent it, or what it goes on from. That the numbers in it are what the ids lead to is
+            then only that client's word, so no other owner's request goes on from it.
         pinned: how many users of the memory there are.
         forgotten: whether nobody may find it any more.
     """
@@ -80,8 +82,23 @@ class Entry:
     block: Block
     used: float
     changed: bool = True
+    private: bool = False
     pinned: int = 0
     forgotten: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class Live:
+    """The conversation in the engine; `tokens` and `bytes` are of when it was last looked at, `private` see `Entry`."""
+
+    key: Key
+    used: float
+    active: bool = True
+    changed: bool = True
+    private: bool = False
+    deleted: bool = False
+    tokens: int = 0
+    bytes: int = 0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -178,12 +195,12 @@ class Ram:
             with self.lock:
                 if self.bytes + size <= self.budget:
                     return True
-                pinned = sum(entry.block.size for entry in self._entries.values() if entry.pinned)
+                evictable = sum(entry.block.size for entry in self._entries.values() if not entry.pinned)
                 # The longest unused one comes first among those that cost the same.
                 victim = min(
                     (entry for entry in self._entries.values() if not entry.pinned), key=self.is_due, default=None
                 )
-                if victim is None or pinned + size > self.budget:
+                if victim is None or self.bytes - evictable + size > self.budget:
                     return False  # evicting the others would be of no use
             with self.pin(victim) as alive:
                 if alive and self.is_due(victim):

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from launcher.server.events import CacheSource
+from launcher.server.session_entries import Entry, Key, Live
+from launcher.server.session_files import SavedSession
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,3 +33,25 @@ class CacheUsage:
     misses: int
     evictions: int
     disk_bytes: int
+
+
+def listed(
+    owner: str, saved: Iterable[SavedSession], entries: Iterable[Entry], live: Live | None, now: float
+) -> tuple[SessionInfo, ...]:
+    """The owner's named conversations, by name: each where its latest state is. `now` is on the entries' clock."""
+    found: dict[str, SessionInfo] = {}
+
+    def add(key: Key, tokens: int, size: int, place: CacheSource, idle: float) -> None:
+        if key.owner == owner and key.name is not None:
+            found[key.name] = SessionInfo(
+                name=key.name, tokens=tokens, bytes=size, place=place, idle_seconds=max(0.0, idle)
+            )
+
+    for file in saved:
+        add(file.key, file.tokens, file.size, CacheSource.DISK, time.time() - file.modified)
+    for entry in entries:
+        add(entry.key, len(entry.ids), entry.block.size, CacheSource.RAM, now - entry.used)
+    if live is not None and not live.deleted:
+        idle = 0.0 if live.active else now - live.used
+        add(live.key, live.tokens, live.bytes, CacheSource.LIVE, idle)
+    return tuple(found[name] for name in sorted(found))

@@ -74,6 +74,7 @@ class Loaded:
     ids: array[int]
     checkpoints: dict[int, int]
     block: Block
+    private: bool
 
 
 class SessionFiles:
@@ -156,7 +157,7 @@ class SessionFiles:
                 raise
             with contextlib.suppress(OSError):
                 os.utime(file.fileno())
-            return Loaded(ids=ids, checkpoints=dict(header.checkpoints), block=block)
+            return Loaded(ids=ids, checkpoints=dict(header.checkpoints), block=block, private=header.private)
 
         loaded = self._read(key, read)
         if loaded is not None:
@@ -164,11 +165,23 @@ class SessionFiles:
         return loaded
 
     def save(
-        self, key: Key, ids: array[int], checkpoints: Mapping[int, int], memory: Any, abandon: Callable[[], bool]
+        self,
+        key: Key,
+        ids: array[int],
+        checkpoints: Mapping[int, int],
+        memory: Any,
+        abandon: Callable[[], bool],
+        *,
+        private: bool = False,
     ) -> Saved:
         """Writes a session in pieces, asking `abandon` between them; replaces the conversation's older file at once."""
         header = Header(
-            key=key, origin=self._origin, tokens=len(ids), export_bytes=len(memory), checkpoints=checkpoints
+            key=key,
+            origin=self._origin,
+            tokens=len(ids),
+            export_bytes=len(memory),
+            checkpoints=checkpoints,
+            private=private,
         )
         partial = self._folder / (self._name(key) + _PARTIAL)
         try:

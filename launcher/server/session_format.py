@@ -62,13 +62,14 @@ class Origin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """What a file says of itself; `checkpoints` is slot -> position, sizes in bytes."""
+    """What a file says of itself; `checkpoints` is slot -> position, sizes in bytes, `private` see `Entry`."""
 
     key: Key
     origin: Mapping[str, str]
     tokens: int
     export_bytes: int
     checkpoints: Mapping[int, int]
+    private: bool = False
 
     def encode(self) -> bytes:
         """Everything before the token ids.
@@ -83,6 +84,7 @@ class Header:
             "tokens": self.tokens,
             "bytes": self.export_bytes,
             "checkpoints": sorted(self.checkpoints.items()),
+            **({"private": True} if self.private else {}),
         }
         text = json.dumps(document, separators=(",", ":"), allow_nan=False).encode()
         if len(text) > MAX_HEADER or max(len(self.key.owner), len(self.key.name or "")) > MAX_NAME:
@@ -135,6 +137,7 @@ def decode_header(text: bytes) -> Header:
             tokens=fields.integer("tokens", low=1, high=MAX_TOKENS),
             export_bytes=fields.integer("bytes", low=1, high=MAX_EXPORT),
             checkpoints=_checkpoints(fields),
+            private=fields.has("private") and fields.boolean("private"),
         )
         fields.finish()
     except PackageError as error:

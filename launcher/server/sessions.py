@@ -22,9 +22,10 @@ from launcher.server.events import CacheSource
 from launcher.server.request import MarkKind
 from launcher.server.session_choice import COLD, Choice, best_choice, entry_choice, live_choice, saved_choice
 from launcher.server.session_engine import EngineState, StatePort
-from launcher.server.session_entries import Entry, Key, Ram, token_array
-from launcher.server.session_facts import CacheUsage, SessionInfo
+from launcher.server.session_entries import Entry, Key, Live, Ram, token_array
+from launcher.server.session_facts import CacheUsage, SessionInfo, listed
 from launcher.server.session_files import Saved, SessionFiles
+from launcher.server.session_transfer import Transfers
 
 SETTLE_SECONDS: Final = 2.0
 """A session is saved when nobody used it for so long, so that a burst of turns is saved once."""
@@ -38,19 +39,6 @@ class Begun:
 
     reused: int
     source: CacheSource
-
-
-@dataclass(slots=True, kw_only=True)
-class _Live:
-    """The conversation in the engine; `tokens` and `bytes` are of when it was last looked at."""
-
-    key: Key
-    used: float
-    active: bool = True
-    changed: bool = True
-    deleted: bool = False
-    tokens: int = 0
-    bytes: int = 0
 
 
 class SessionStore:
@@ -77,11 +65,19 @@ class SessionStore:
         self._lock = threading.RLock()
         self._ram = Ram(budget=budget, lock=self._lock, is_due=self._is_unsaved, spill=self._spill)
         self._is_stopped: Callable[[], bool] = _never  # whether evicting should give way
-        self._live: _Live | None = None
+        self._live: Live | None = None
         self._numbers = itertools.count(1)
         self._retry = 0.0  # nothing is saved before, after it failed
         self._hits = 0
         self._misses = 0
+        self.transfers = Transfers(
+            self._ram,
+            live=lambda: self._live,
+            export=self._export,
+            load=self._load,
+            holds=lambda key: files is not None and files.holds(key),
+            clock=clock,
+        )
 
     # -- the thread of the engine --
 
@@ -107,10 +103,11 @@ class SessionStore:
         key = self._key(owner, name, choice)
         with self._stoppable(is_stopped):
             self._put_away(key, choice)
-            begun = self._take(key, choice, prompt)
+            choice, begun = self._take(key, choice, prompt)
         with self._lock:
             self._ram.forget(key)  # what is live supersedes it
-            self._live = _Live(key=key, used=self._clock(), tokens=self._session.position)
+            private = begun.reused > 0 and choice.private
+            self._live = Live(key=key, used=self._clock(), tokens=self._session.position, private=private)
             self._hits += begun.reused > 0
             self._misses += begun.reused == 0
         return begun
@@ -182,25 +179,9 @@ class SessionStore:
 
     def listing(self, owner: str) -> tuple[SessionInfo, ...]:
         """The owner's named conversations, by name."""
-        now = self._clock()
-        found: dict[str, SessionInfo] = {}
-
-        def add(key: Key, tokens: int, size: int, place: CacheSource, idle: float) -> None:
-            if key.owner == owner and key.name is not None:
-                found[key.name] = SessionInfo(
-                    name=key.name, tokens=tokens, bytes=size, place=place, idle_seconds=max(0.0, idle)
-                )
-
         with self._lock:
-            for file in () if self._files is None else self._files.saved():
-                add(file.key, file.tokens, file.size, CacheSource.DISK, time.time() - file.modified)
-            for entry in self._ram.entries():
-                add(entry.key, len(entry.ids), entry.block.size, CacheSource.RAM, now - entry.used)
-            live = self._live
-            if live is not None and not live.deleted:
-                idle = 0.0 if live.active else now - live.used
-                add(live.key, live.tokens, live.bytes, CacheSource.LIVE, idle)
-        return tuple(found[name] for name in sorted(found))
+            saved = () if self._files is None else self._files.saved()
+            return listed(owner, saved, self._ram.entries(), self._live, self._clock())
 
     def delete(self, owner: str, name: str) -> bool:
         """Forgets a conversation, also on disk; returns whether there was one. A running reply goes on to its end.
@@ -236,13 +217,13 @@ class SessionStore:
     def _choose(self, owner: str, name: str | None, prompt: array[int]) -> Choice:
         own = Key(owner=owner, name=name)
         live = self._live
-        choices = [] if live is None else [live_choice(live.key, *self._engine.state(), own, prompt)]
+        choices = [] if live is None else [live_choice(live, *self._engine.state(), own, prompt)]
         choices += [entry_choice(entry, own, prompt) for entry in self._ram.entries()]
         if self._files is not None and name is not None and not any(choice.key == own for choice in choices):
             saved = self._files.peek(own)
             if saved is not None:
                 choices.append(saved_choice(own, *saved, prompt))
-        return best_choice(choices)
+        return best_choice(choices, owner)
 
     def _key(self, owner: str, name: str | None, choice: Choice) -> Key:
         if name is not None:
@@ -276,7 +257,7 @@ class SessionStore:
                 self._ram.put(entry)
             self._live = None
 
-    def _export(self, live: _Live) -> Entry | None:
+    def _export(self, live: Live) -> Entry | None:
         """A copy of the live conversation, not in the table yet; None where it has no room or the engine fails."""
         ids, checkpoints = self._engine.state()
         block = self._ram.new_block(self._session.export_bytes) if ids else None
@@ -285,20 +266,29 @@ class SessionStore:
         if not self._engine.export_into(block.memory):
             self._ram.free(block)
             return None
-        return Entry(key=live.key, ids=ids, checkpoints=checkpoints, block=block, used=live.used, changed=live.changed)
+        return Entry(
+            key=live.key,
+            ids=ids,
+            checkpoints=checkpoints,
+            block=block,
+            used=live.used,
+            changed=live.changed,
+            private=live.private,
+        )
 
-    def _take(self, key: Key, choice: Choice, prompt: array[int]) -> Begun:
+    def _take(self, key: Key, choice: Choice, prompt: array[int]) -> tuple[Choice, Begun]:
         """Goes to the choice's position, or starts cold where that fails."""
         if choice.source is CacheSource.DISK:
-            choice = self._load(key, prompt)
+            entry = self._load(key)
+            choice = COLD if entry is None else replace(entry_choice(entry, key, prompt), source=CacheSource.DISK)
         if choice.source is CacheSource.LIVE and choice.reused:
             taken = self._engine.roll_back(choice.reused)
         else:
             taken = choice.entry is not None and choice.reused > 0 and self._import(choice.entry, choice.reused, prompt)
         if not taken:
             self._session.reset()
-            return Begun(reused=0, source=CacheSource.NONE)
-        return Begun(reused=choice.reused, source=choice.source)
+            return COLD, Begun(reused=0, source=CacheSource.NONE)
+        return choice, Begun(reused=choice.reused, source=choice.source)
 
     def _import(self, entry: Entry, position: int, prompt: array[int]) -> bool:
         with self._ram.pin(entry) as alive:
@@ -309,11 +299,11 @@ class SessionStore:
             self._ram.forget(entry.key)
         return taken
 
-    def _load(self, key: Key, prompt: array[int]) -> Choice:
-        """What was saved of the conversation, verified and in memory; the cold choice where it is not usable."""
+    def _load(self, key: Key) -> Entry | None:
+        """What was saved of the conversation, verified and in memory; None where it is not usable."""
         loaded = None if self._files is None else self._files.load(key, self._ram.new_block, self._ram.free)
         if loaded is None or self._files is None:
-            return COLD
+            return None
         entry = Entry(
             key=key,
             ids=loaded.ids,
@@ -321,9 +311,10 @@ class SessionStore:
             block=loaded.block,
             used=self._clock(),
             changed=not self._files.holds(key),
+            private=loaded.private,
         )
         self._ram.put(entry)
-        return replace(entry_choice(entry, key, prompt), source=CacheSource.DISK)
+        return entry
 
     # -- saving --
 
@@ -355,12 +346,17 @@ class SessionStore:
             if not alive:
                 return Saved.DONE  # nobody wants it any more
             outcome = self._files.save(
-                entry.key, entry.ids, entry.checkpoints, entry.block.memory, lambda: wanted() or entry.forgotten
+                entry.key,
+                entry.ids,
+                entry.checkpoints,
+                entry.block.memory,
+                lambda: wanted() or entry.forgotten,
+                private=entry.private,
             )
         entry.changed = outcome in (Saved.ABANDONED, Saved.FAILED)
         return outcome
 
-    def _save_live(self, live: _Live, wanted: Callable[[], bool]) -> Saved:
+    def _save_live(self, live: Live, wanted: Callable[[], bool]) -> Saved:
         """Saves the live conversation by way of an export, for which the budget must have room."""
         if self._files is None:
             return Saved.FAILED
@@ -382,7 +378,12 @@ class SessionStore:
             return Saved.FAILED
         try:
             outcome = self._files.save(
-                live.key, entry.ids, entry.checkpoints, entry.block.memory, lambda: wanted() or live.deleted
+                live.key,
+                entry.ids,
+                entry.checkpoints,
+                entry.block.memory,
+                lambda: wanted() or live.deleted,
+                private=live.private,
             )
         finally:
             self._ram.free(entry.block)

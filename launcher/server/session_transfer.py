@@ -1,0 +1,181 @@
+"""Conversations that leave for another server, or come from one, within the memory of the session cache.
+
+Both are moves of whole entries. What leaves is lent: its memory stays as it is until the loan is closed, whatever
+becomes of the conversation meanwhile. What comes gets room first and takes its place in one step when it is complete.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+from launcher.errors import RequestError
+from launcher.server.session_entries import Block, Entry, Key, Live, Ram
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Loan:
+    """A conversation that stays readable until `close`, which any thread may call."""
+
+    entry: Entry
+    _held: ExitStack
+
+    def close(self) -> None:
+        """Gives it back; does nothing the second time."""
+        self._held.close()
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Room:
+    """Memory for a conversation that is on its way here; `close`, by any thread, gives back what is not used."""
+
+    key: Key
+    block: Block
+    _free: Callable[[Block], None]
+    _held: ExitStack
+    _taken: bool = field(default=False)
+
+    def take(self) -> Block:
+        """The memory, for good."""
+        self._taken = True
+        return self.block
+
+    def close(self) -> None:
+        """Ends the reservation; does nothing the second time."""
+        self._held.close()
+        if not self._taken:
+            self._taken = True
+            self._free(self.block)
+
+
+class Transfers:
+    """All methods are called by the thread that uses the engine."""
+
+    def __init__(
+        self,
+        ram: Ram,
+        *,
+        live: Callable[[], Live | None],
+        export: Callable[[Live], Entry | None],
+        load: Callable[[Key], Entry | None],
+        holds: Callable[[Key], bool],
+        clock: Callable[[], float],
+    ) -> None:
+        """Args:
+        ram: the entries, whose budget everything here counts against.
+        live: the conversation in the engine.
+        export: copies it into an entry that is in no table; None where that has no room.
+        load: brings a saved conversation into memory.
+        holds: whether a conversation is saved.
+        clock: the store's.
+        """
+        self._ram = ram
+        self._live = live
+        self._export = export
+        self._load = load
+        self._holds = holds
+        self._clock = clock
+
+    @property
+    def budget(self) -> int:
+        """Bytes that one conversation can have at most."""
+        return self._ram.budget
+
+    def lend(self, owner: str, name: str) -> Loan:
+        """A conversation as it is now.
+
+        Raises:
+            RequestError: 404 there is none, 409 a reply is being made for it, 507 there is no room for a copy.
+        """
+        key = Key(owner=owner, name=name)
+        live = self._idle_live(key)
+        if live is not None:
+            copy = self._export(live)
+            if copy is None:
+                raise self._no_room(live.bytes)
+            held = ExitStack()
+            held.callback(self._ram.free, copy.block)
+            return Loan(entry=copy, _held=held)
+        entry = self._ram.get(key)
+        if entry is None and self._holds(key):
+            entry = self._load(key)
+            if entry is None and self._holds(key):
+                raise self._no_room(None)
+        if entry is None:
+            raise RequestError("session_not_found", f"there is no session {name!r}", status=404, param="id")
+        held = ExitStack()
+        held.enter_context(self._ram.pin(entry))
+        return Loan(entry=entry, _held=held)
+
+    def reserve(self, owner: str, name: str, size: int) -> Room:
+        """Memory for a conversation that comes. The one that it will replace stays until then.
+
+        Raises:
+            RequestError: 409 a reply is being made for the one that is to be replaced, 507 there is no room.
+        """
+        key = Key(owner=owner, name=name)
+        self._idle_live(key)
+        held = ExitStack()
+        old = self._ram.get(key)
+        if old is not None:
+            held.enter_context(self._ram.pin(old))
+        block = self._ram.new_block(size)
+        if block is None:
+            held.close()
+            raise self._no_room(size)
+        return Room(key=key, block=block, _free=self._ram.free, _held=held)
+
+    def accept(self, room: Room, ids: array[int], checkpoints: Mapping[int, int]) -> bool:
+        """Puts what came in the conversation's place; returns whether there was none before.
+
+        Raises:
+            RequestError: 409 a reply is being made for the one that is to be replaced, which stays.
+        """
+        key = room.key
+        with self._ram.lock:
+            live = self._idle_live(key)
+            is_new = live is None and self._ram.get(key) is None and not self._holds(key)
+            if live is not None:
+                live.deleted = True
+            self._ram.put(
+                Entry(
+                    key=key,
+                    ids=ids,
+                    checkpoints=dict(checkpoints),
+                    block=room.take(),
+                    used=self._clock(),
+                    private=True,
+                )
+            )
+        return is_new
+
+    def _idle_live(self, key: Key) -> Live | None:
+        """What the engine holds of this conversation.
+
+        Raises:
+            RequestError: 409, it is working on it.
+        """
+        live = self._live()
+        if live is None or live.key != key or live.deleted:
+            return None
+        if live.active:
+            raise RequestError(
+                "session_in_use",
+                f"a reply is being made in the session {key.name!r}; try again when it is complete",
+                status=409,
+                param="id",
+            )
+        return live
+
+    def _no_room(self, size: int | None) -> RequestError:
+        found = "its state" if size is None else f"its state of {size} bytes"
+        return RequestError(
+            "session_cache_full",
+            f"{found} finds no room beside what is in use of the session cache of {self._ram.budget} bytes; "
+            "delete a session, or give the server more --session-cache-mib",
+            status=507,
+            kind="server_error",
+            param="id",
+        )
