@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,7 @@ def test_an_interrupted_build_ends_with_the_signals_code(tmp_path: Path) -> None
     assert process.stderr is not None
     while not (tmp_path / "diary.reached").exists():
         assert process.poll() is None
+        time.sleep(0.01)
     process.send_signal(signal.SIGTERM)
     _, errors = process.communicate()
     assert process.returncode == 143

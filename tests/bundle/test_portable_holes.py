@@ -149,6 +149,7 @@ def test_it_runs_on_when_its_file_is_replaced(tmp_path: Path) -> None:
         stderr=subprocess.PIPE,
     )
     while Path(f"/proc/{process.pid}/exe").resolve() != path:
+        assert process.poll() is None
         time.sleep(0.01)
     fresh = tmp_path / "fresh"
     fresh.write_bytes(b"not a program")

@@ -211,13 +211,24 @@ def test_a_killed_build_leaves_nothing_that_is_taken_for_a_result(tmp_path: Path
 
 
 def test_a_build_waits_for_the_processes_of_a_killed_one(tmp_path: Path) -> None:
-    store, diary, reached = tmp_path / "store", tmp_path / "diary", tmp_path / "reached"
-    killed = start(store, diary, f"(touch {reached}; sleep 1; echo gone >> {diary}) & wait")
+    store, diary, reached, waited = (tmp_path / name for name in ("store", "diary", "reached", "waited"))
+    left = f"touch {reached}; until test -e {waited}; do sleep 0.05; done; echo gone >> {diary}"
+    killed = start(store, diary, f"({left}) & wait")
     wait_for(reached)
     killed.send_signal(signal.SIGKILL)
     killed.communicate()
-    said: list[str] = []
-    runner(store, said).build([shell("echo whole > text", diary)])
+
+    class Said(list[str]):
+        def append(self, line: str) -> None:
+            super().append(line)
+            if "waiting for another build" in line:
+                waited.touch()
+
+    said = Said()
+    try:
+        runner(store, said).build([shell("echo whole > text", diary)])
+    finally:
+        waited.touch()  # or it would run for ever
     assert diary.read_text() == "ran\ngone\nran\n"
     assert any("waiting for another build" in line for line in said)
 

@@ -348,7 +348,7 @@ def test_compressed_answer_is_refused(server: FaultServer, bench: Bench) -> None
 
 
 def test_silent_line_is_given_up_and_continued(server: FaultServer, bench: Bench) -> None:
-    bench.surroundings = replace(bench.surroundings, read_seconds=0.3)
+    bench.surroundings = replace(bench.surroundings, read_seconds=2.0)
     server.fail(FILE, Fault(stall_after=1_000_000))
     assert bench.get(server.url(FILE), *GIVEN).read_bytes() == DATA
     assert ranges(server) == [None, "bytes=1000000-"]

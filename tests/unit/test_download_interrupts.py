@@ -79,7 +79,7 @@ def test_killed_at_random_points_it_continues_and_shows_no_half_file(server: Fau
     random = Random(7)
     kept = 0
     for _ in range(5):
-        server.fail(FILE, Fault(drip=4096))
+        server.fail(FILE, Fault(drip=4096, stall_after=SIZE - kept - 4096))  # it cannot end before it is killed
         goal = kept + random.randrange(1, 600_000)
         with Child(server, models) as child:
             child.wait_for(goal)

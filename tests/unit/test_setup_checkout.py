@@ -93,7 +93,7 @@ def test_failing_command_shows_its_last_lines(setup: ModuleType, capsys: pytest.
     assert "the reason" in capsys.readouterr().err
 
 
-def test_second_set_up_waits_for_the_first(setup: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+def test_second_set_up_waits_for_the_first(setup: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     code = (
         "import fcntl, sys\nhandle = open(sys.argv[1], 'w')\nfcntl.flock(handle, fcntl.LOCK_EX)\n"
         "print('held', flush=True)\nsys.stdin.readline()\n"
@@ -104,13 +104,21 @@ def test_second_set_up_waits_for_the_first(setup: ModuleType, capsys: pytest.Cap
     ) as other:
         assert other.stdin is not None
         assert other.stdout is not None
+        release = other.stdin
+        said: list[str] = []
+
+        def say_and_release(text: str) -> None:
+            said.append(text)
+            release.write("\n")
+            release.flush()
+
+        monkeypatch.setattr(setup, "say", say_and_release)
         other.stdout.readline()
         with lock.open("w") as handle, pytest.raises(BlockingIOError):
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        release = subprocess.Popen(["sh", "-c", "sleep 0.5; echo"], stdout=other.stdin)
         with setup.only_one():
-            assert "waiting" in capsys.readouterr().err
-        release.wait()
+            assert len(said) == 1
+            assert "waiting" in said[0]
 
 
 def fake_python(folder: Path, version: str, *, venv: bool) -> None:
