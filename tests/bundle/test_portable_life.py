@@ -154,17 +154,28 @@ def test_a_signal_at_the_start_ends_it(number: signal.Signals) -> None:
 
 @pytest.mark.parametrize("number", ENDED, ids=lambda number: number.name)
 def test_a_signal_in_every_phase_ends_it_without_a_trace(number: signal.Signals) -> None:
-    """The start of the interpreter, of the launcher, of a conversation with all the modules that it brings."""
+    """The start of the interpreter, of the launcher, of a conversation with all the modules that it brings.
+
+    The first run says how long that takes here. Its answer is longer than the pipe, so it cannot end before the signal.
+    """
     ends = set()
-    for delay in range(10, 250, 6):
+    to_answer = None
+    for part in range(41):
+        begin = time.monotonic()
         process = subprocess.Popen(
             [str(program()), *LONG],
             env={},
+            pipesize=4096,
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
-        time.sleep(delay / 1000)
+        if to_answer is None:
+            assert process.stdout is not None
+            assert process.stdout.read(1)
+            to_answer = time.monotonic() - begin
+        else:
+            time.sleep(to_answer * part / 40)
         process.send_signal(number)
         _, err = process.communicate(timeout=60)
         ends.add((process.returncode, err))
