@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -50,6 +51,15 @@ class TerminalProcess:
     def send(self, keys: str) -> None:
         """Types."""
         os.write(self._master, keys.encode())
+
+    def expect_sleep(self) -> None:
+        """Waits until the program waits: Python sees a signal that comes just before a system call only after it."""
+        end = time.monotonic() + _PATIENCE_SECONDS
+        status = Path(f"/proc/{self.process.pid}/stat")
+        while status.read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "S":
+            if time.monotonic() > end or self.process.poll() is not None:
+                raise AssertionError(f"the program does not wait; shown: {self.shown[self._seen :]!r}")
+            time.sleep(0.001)
 
     def interrupt(self, number: signal.Signals) -> None:
         """Sends a signal."""

@@ -134,6 +134,7 @@ def test_dumb_terminal_gets_no_escapes() -> None:
         chat.send("first\r")
         chat.expect("[first] turn 1")
         chat.expect("> ")
+        chat.expect_sleep()
         chat.send("half\x03")
         chat.expect("/quit quits")
         chat.expect("> ")
