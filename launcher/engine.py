@@ -27,15 +27,7 @@ from launcher.engine_library import (
     with_progress,
     writable_block,
 )
-from launcher.engine_types import (
-    EngineOptions,
-    Logits,
-    MemoryPlan,
-    ModelConfig,
-    Section,
-    SessionOptions,
-    TensorInfo,
-)
+from launcher.engine_types import EngineOptions, Logits, MemoryPlan, ModelConfig, Section, SessionOptions, TensorInfo
 from launcher.errors import InternalError, PackageError, UsageError
 
 
@@ -206,6 +198,10 @@ class Engine(Handle):
         """
         with_progress(progress, lambda report: self.library.call("l3_engine_preload", self.address, report, None))
 
+    def unload(self) -> None:
+        """Lets go of every resident page of the package; those that are needed are read again, in any thread."""
+        self.library.functions.l3_engine_unload(self.address)
+
     def read_bandwidth(self, count: int) -> float:
         """Measured sequential read bandwidth over `count` bytes, bytes per second."""
         result = ctypes.c_double()
@@ -219,16 +215,24 @@ class Session(Handle):
     _destructor = "l3_session_destroy"
 
     def __init__(self, engine: Engine, options: SessionOptions) -> None:
-        """Raises:
-        UsageError, ResourceError: as the engine says.
-        """
+        """Raises as `reopen`."""
         super().__init__(engine.library, engine)
         self.engine = engine
         self.options = options
         self._vocabulary = engine.package.config.vocab_size
         self._width = engine.package.config.hidden_size
         self._routing: object = None  # keeps the caller's array alive while the engine reads it
-        self.library.call("l3_session_create", engine.address, byref(options.struct()), byref(self._pointer))
+        self.reopen()
+
+    def reopen(self) -> None:
+        """Makes it anew after `close`, empty and with the same options; whoever has this object goes on with it.
+
+        Raises:
+            UsageError, ResourceError: as the engine says; it stays closed.
+        """
+        if not self._pointer:
+            wanted = self.options.struct()
+            self.library.call("l3_session_create", self.engine.address, byref(wanted), byref(self._pointer))
 
     def reset(self) -> None:
         """Forgets the timeline; keeps the memory."""

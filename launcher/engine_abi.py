@@ -231,6 +231,7 @@ _PROTOTYPES: Mapping[str, tuple[Any, list[Any]]] = {
     "l3_simd_available": (c_char_p, []),
     "l3_engine_read_bandwidth": (c_int, [_POINTER, c_uint64, POINTER(c_double), _ERROR]),
     "l3_engine_preload": (c_int, [_POINTER, ProgressFunction, _POINTER, _ERROR]),
+    "l3_engine_unload": (None, [_POINTER]),
     "l3_plan": (
         c_int,
         [_POINTER, POINTER(CEngineOptions), POINTER(CSessionOptions), POINTER(CMemoryPlan), _ERROR],

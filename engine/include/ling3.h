@@ -213,6 +213,10 @@ L3_API l3_status l3_engine_read_bandwidth(l3_engine *engine, uint64_t bytes, dou
  * engine has it. Bytes that cannot be read (a truncated file, a bad disk) are L3_E_IO here, where later they would be a
  * signal in the middle of an evaluation. Evaluating works without it, each page is then read when it is first needed. */
 L3_API l3_status l3_engine_preload(const l3_engine *engine, l3_progress_fn progress, void *user, l3_error *err);
+/* Lets go of every resident page of the package; NULL is fine. Everything stays valid and may be in use in other threads:
+ * a page that is needed is read again, and l3_engine_preload makes them all resident. The system may keep the file in its
+ * cache and takes that memory when it needs it. Memory that somebody locked stays. */
+L3_API void l3_engine_unload(const l3_engine *engine);
 
 /* ---- plan and session ---------------------------------------------------------------------- */
 

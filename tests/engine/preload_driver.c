@@ -4,10 +4,12 @@
  *                                  stop (cancelled at the second call),
  *                                  cut, oldcut (the file is cut after it is opened),
  *                                  oldbad, oldbadmtp (such a kernel, and a disk that fails in the second read after
- *                                  opening, or in the middle of the MTP layer)
+ *                                  opening, or in the middle of the MTP layer),
+ *                                  unload, unloadmtp (unloaded again), unloadtwice (and loaded again),
+ *                                  unloadlocked (unloaded while another locks the memory)
  *
- * Prints the status, the last progress and its total, the number of calls, the resident bytes of the mapping, and the
- * message. Link with -Wl,--wrap=madvise,--wrap=pread. */
+ * Prints the status, the last progress and its total, the number of calls, the resident bytes of the mapping, the message,
+ * and a sum over what is mapped, read after that. Link with -Wl,--wrap=madvise,--wrap=pread. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,6 +39,10 @@ int __wrap_madvise(void *address, size_t length, int advice) {
     }
     if (advice == 22 && strcmp(mode, "full") == 0) {
         errno = ENOMEM;
+        return -1;
+    }
+    if (advice == MADV_DONTNEED && strcmp(mode, "unloadlocked") == 0) {
+        errno = EINVAL; /* as the kernel answers where pages are locked */
         return -1;
     }
     return __real_madvise(address, length, advice);
@@ -92,6 +98,20 @@ static unsigned long long resident(const char *path) {
     return sum;
 }
 
+/* Over everything in both mappings: it must stay what it is. */
+static unsigned long long sum_of(const l3_package *package, const l3_engine *engine) {
+    const uint64_t *trunk = (const uint64_t *)(const void *)package->base;
+    const uint64_t *mtp = engine->mtp_map;
+    unsigned long long sum = 0;
+    for (uint64_t i = 0; i < package->mapped / 8; i++) {
+        sum = sum * 31 + trunk[i];
+    }
+    for (uint64_t i = 0; i < engine->mtp_map_bytes / 8; i++) {
+        sum = sum * 31 + mtp[i];
+    }
+    return sum;
+}
+
 int main(int argc, char **argv) {
     l3_engine_options options = {.threads = 1};
     l3_package *package = NULL;
@@ -115,8 +135,18 @@ int main(int argc, char **argv) {
         bad_from = (off_t)((l3_mtp_offset(package) + package->size) / 2);
     }
     status = l3_engine_preload(engine, progress, NULL, &err);
-    printf("%s\t%llu\t%llu\t%u\t%llu\t%s\n", l3_status_name((int32_t)status), (unsigned long long)last_done,
+    if (strncmp(mode, "unload", 6) == 0) {
+        l3_engine_unload(NULL);
+        l3_engine_unload(engine);
+        l3_engine_unload(engine); /* what is gone can go again */
+    }
+    if (strcmp(mode, "unloadtwice") == 0) {
+        last_done = last_total = 0;
+        status = l3_engine_preload(engine, progress, NULL, &err);
+    }
+    printf("%s\t%llu\t%llu\t%u\t%llu\t%s", l3_status_name((int32_t)status), (unsigned long long)last_done,
            (unsigned long long)last_total, calls, resident(argv[1]), err.message);
+    printf("\t%llu\n", status == L3_OK ? sum_of(package, engine) : 0);
     l3_engine_destroy(engine);
     l3_package_close(package);
     return 0;

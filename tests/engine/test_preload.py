@@ -1,4 +1,7 @@
-"""Loading that leaves pages out, ends in a signal when the file was cut, or cannot be stopped."""
+"""Loading that leaves pages out, ends in a signal when the file was cut, or cannot be stopped.
+
+Unloading that keeps pages, or after which other bytes are read than before.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +31,7 @@ class Loaded:
     calls: int
     resident: int
     message: str
+    sum: int
 
 
 @pytest.fixture(scope="module")
@@ -50,9 +54,15 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def load(program: Path, package: Path, mode: str) -> Loaded:
     result = run_program([program, package, mode])
     assert result.returncode == 0, f"{mode}: ended with {result.returncode} {result.stderr}"
-    status, done, total, calls, resident, message = result.stdout.rstrip("\n").split("\t")
+    status, done, total, calls, resident, message, found = result.stdout.rstrip("\n").split("\t")
     return Loaded(
-        status=status, done=int(done), total=int(total), calls=int(calls), resident=int(resident), message=message
+        status=status,
+        done=int(done),
+        total=int(total),
+        calls=int(calls),
+        resident=int(resident),
+        message=message,
+        sum=int(found),
     )
 
 
@@ -95,3 +105,22 @@ def test_a_disk_that_fails_is_an_error_and_no_signal_on_old_kernels(program: Pat
     assert found.message == "cannot read the package: Input/output error"
     assert (found.done == 0) == (mode == "oldbad")
     assert found.total == 0 or found.done < found.total
+
+
+@pytest.mark.parametrize(("mode", "loaded"), [("unload", "plain"), ("unloadmtp", "mtp")])
+def test_unloading_leaves_no_page_and_every_byte(program: Path, package: Path, mode: str, loaded: str) -> None:
+    before, found = load(program, package, loaded), load(program, package, mode)
+    assert (found.status, found.done) == ("ok", found.total)
+    assert found.resident == 0
+    assert found.sum == before.sum != 0
+
+
+def test_what_was_unloaded_can_be_loaded_again(program: Path, package: Path) -> None:
+    found = load(program, package, "unloadtwice")
+    assert (found.status, found.done) == ("ok", found.total)
+    assert 0 <= found.resident - found.total < 2 * PAGE
+
+
+def test_memory_that_cannot_be_unloaded_stays_as_it_is(program: Path, package: Path) -> None:
+    before, found = load(program, package, "plain"), load(program, package, "unloadlocked")
+    assert (found.resident, found.sum) == (before.resident, before.sum)

@@ -208,6 +208,21 @@ l3_status l3_engine_preload(const l3_engine *engine, l3_progress_fn progress, vo
     return status;
 }
 
+/* Both mappings are shared, of a file, and never written to: what is dropped is in the file. */
+static void unload_map(const void *map, uint64_t bytes) {
+    if (bytes > 0) {
+        (void)madvise((void *)(uintptr_t)map, (size_t)bytes, MADV_DONTNEED);
+    }
+}
+
+void l3_engine_unload(const l3_engine *engine) {
+    if (engine == NULL) {
+        return;
+    }
+    unload_map(engine->package->base, engine->package->mapped);
+    unload_map(engine->mtp_map, engine->mtp_map_bytes);
+}
+
 /* -- read bandwidth -- */
 
 #define BANDWIDTH_PIECE (1u << 20)
