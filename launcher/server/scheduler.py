@@ -11,10 +11,13 @@ import math
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
+from typing import TypeVar
 
 from launcher.errors import Cancelled, MindnanoError, RequestError
 from launcher.generate import EnginePort
+from launcher.server.chores import Chores
 from launcher.server.events import Event, Finished, Sink
 from launcher.server.job import Job, Stop, as_error, deadline_exceeded
 from launcher.server.job_queue import JobQueue
@@ -22,6 +25,8 @@ from launcher.server.request import GenerationRequest
 from launcher.server.run_ports import Ports, SamplerPort, StorePort, StreamPort, TextPort, Totals
 from launcher.server.running import Run
 from launcher.server.scheduler_state import RequestDetails, SchedulerState
+
+T = TypeVar("T")
 
 
 class Scheduler:
@@ -71,6 +76,7 @@ class Scheduler:
         self._changed = threading.Condition(threading.Lock())
         self._delivery = threading.RLock()
         self._queue = JobQueue(limit=limit, clock=clock, changed=self._changed.notify_all)
+        self._chores = Chores()
         self._closing = False
         self._thread = threading.Thread(target=self._work, name="generation")
 
@@ -170,6 +176,17 @@ class Scheduler:
         self._flush()
         return job is not None
 
+    def perform(self, work: Callable[[], T]) -> Future[T]:
+        """Has the generation thread do something with the store, soon: between two steps of the request that runs.
+
+        Raises:
+            RequestError: 503 `shutting_down`, the thread has ended.
+        """
+        future = self._chores.add(work)
+        with self._changed:
+            self._changed.notify_all()
+        return future
+
     def state(self) -> SchedulerState:
         """What is going on."""
         with self._changed:
@@ -193,18 +210,26 @@ class Scheduler:
         """Where a request of this owner is; None where there is no such request."""
         with self._changed:
             job = self._queue.find(request_id, owner)
-            if job is None:
-                return None
-            return RequestDetails(
-                id=request_id,
-                session=job.request.session,
-                phase=job.phase(running=job is self._queue.running),
-                position=job.told,
-                prompt=len(job.request.prompt),
-                choice=0 if job.run is None else job.run.choice,
-                generated=0 if job.run is None else job.run.generated,
-                seconds=self._clock() - job.accepted,
-            )
+            return None if job is None else self._described(job)
+
+    def requests(self, owner: str) -> tuple[RequestDetails, ...]:
+        """Where each request of this owner is, in the order in which they came."""
+        with self._changed:
+            return tuple(self._described(job) for job in self._queue.all() if job.request.owner == owner)
+
+    def _described(self, job: Job) -> RequestDetails:
+        return RequestDetails(
+            id=job.request.id,
+            number=job.sequence,
+            session=job.request.session,
+            phase=job.phase(running=job is self._queue.running),
+            position=job.told,
+            prompt=len(job.request.prompt),
+            most=job.request.max_tokens,
+            choice=0 if job.run is None else job.run.choice,
+            generated=0 if job.run is None else job.run.generated,
+            seconds=self._clock() - job.accepted,
+        )
 
     def _ask(self, job: Job, stop: Stop) -> None:
         """With the lock: pauses or ends a request, or asks for that where it runs."""
@@ -238,6 +263,7 @@ class Scheduler:
 
     def _work(self) -> None:
         while True:
+            self._chores.run()
             job = self._next()
             self._flush()
             while self._queue.left:
@@ -246,6 +272,7 @@ class Scheduler:
                 self._serve(job)
             elif not self._rest():
                 break
+        self._chores.close()
         self._guard(self._store.close)
 
     def _next(self) -> Job | None:
@@ -258,7 +285,7 @@ class Scheduler:
         """Waits for something to do; returns whether there can be any."""
         pause = self._guard(lambda: self._store.idle(self._is_wanted))
         with self._changed:
-            if self._queue.ready or self._queue.left:
+            if self._queue.ready or self._queue.left or self._chores:
                 return True
             if self._closing:
                 return False
@@ -268,7 +295,7 @@ class Scheduler:
 
     def _is_wanted(self) -> bool:
         """Whether there is something better to do than upkeep; read without the lock, a moment's delay does no harm."""
-        return bool(self._queue.ready or self._queue.left or self._closing)
+        return bool(self._queue.ready or self._queue.left or self._chores or self._closing)
 
     def _guard(self, work: Callable[[], float | None]) -> float | None:
         """Does what no request waits for; an error of it goes to the log."""
@@ -291,6 +318,7 @@ class Scheduler:
                     is_stopped=lambda: job.stop is not None or self._clock() >= job.expires,
                 )
             while not self._has_left(job, job.run):
+                self._chores.run()
                 # The engine stops "a running or the next" evaluation, so what comes out here may have been meant for an
                 # earlier job. What counts is what the job itself was asked for; without anything it goes on.
                 with suppress(Cancelled):

@@ -37,14 +37,23 @@ class SchedulerState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestDetails:
-    """Where one request is. `position` is its place among those that wait, 0 where it does not wait for others;
-    `choice` and `generated` (tokens of that choice) are 0 before it runs; `seconds` count from acceptance."""
+    """Where one request is.
+
+    Attributes:
+        number: how many came before it since the start.
+        position: its place among those that wait, 0 where it does not wait for others.
+        prompt, most: tokens of the prompt, and of a choice at most.
+        choice, generated: which choice is being made, and its tokens so far; 0 before it runs.
+        seconds: since acceptance.
+    """
 
     id: str
+    number: int
     session: str | None
     phase: Phase
     position: int
     prompt: int
+    most: int
     choice: int
     generated: int
     seconds: float
