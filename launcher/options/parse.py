@@ -28,7 +28,8 @@ class SamplingOverrides:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerOptions:
-    """What only the server asks for. Times in seconds; `queue` is how many requests may wait."""
+    """What only the server asks for. Times in seconds; `queue` is how many requests may wait; `thinking_budget` in
+    tokens, None for no limit."""
 
     allow_lan: bool = False
     api_keys: tuple[str, ...] = field(default=(), repr=False)
@@ -38,6 +39,7 @@ class ServerOptions:
     tls_cert: Path | None = None
     tls_key: Path | None = None
     queue: int = 8
+    thinking_budget: int | None = None
     request_timeout: float | None = None
     drain_timeout: float = 30.0
     session_dir: Path | None = None
@@ -163,6 +165,7 @@ def parse(words: Sequence[str], environ: Mapping[str, str], files: Sequence[Path
             tls_cert=value["tls-cert"],
             tls_key=value["tls-key"],
             queue=value["queue"],
+            thinking_budget=value["thinking-budget"],
             request_timeout=value["request-timeout"],
             drain_timeout=value["drain-timeout"],
             session_dir=value["session-dir"],

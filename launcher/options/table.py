@@ -20,6 +20,7 @@ DEFAULT_PORT: Final = 9092
 _MAX_SEED = (1 << 64) - 1
 _MAX_THREADS = 256  # as the engine has it
 _MAX_TOKENS = (1 << 32) - 1
+_MAX_BUDGET = (1 << 31) - 1  # as a request's own
 _MAX_SECONDS = 86400.0 * 365
 
 
@@ -303,6 +304,14 @@ OPTIONS: Final[tuple[Option, ...]] = (
     Option(name="tls-cert", group="server", parse=_path, default=None, metavar="FILE.pem", commands=_SERVE),
     Option(name="tls-key", group="server", parse=_path, default=None, metavar="FILE.pem", commands=_SERVE),
     Option(name="queue", group="server", parse=_integer(0, 1000), default=8, metavar="N", commands=_SERVE),
+    Option(
+        name="thinking-budget",
+        group="server",
+        parse=_integer(0, _MAX_BUDGET),
+        default=None,
+        metavar="N",
+        commands=_SERVE,
+    ),
     Option(
         name="request-timeout",
         group="server",

@@ -28,6 +28,7 @@ from launcher.server.protocol.decode import (
     decode_completion,
     decode_control,
     decode_detokenize,
+    decode_reasoning_control,
     decode_tokenize,
 )
 from launcher.server.protocol.replies import ChatReply, ChatStream, CompletionReply, CompletionStream
@@ -107,6 +108,10 @@ class LoadedBackend:
         """Which request /v1/cancel and the like mean."""
         return decode_control(body).request_id
 
+    def controlled_id(self, body: bytes) -> str:
+        """Whose thinking /v1/chat/completions/control ends."""
+        return decode_reasoning_control(body).id
+
     def models(self) -> Sequence[Mapping[str, object]]:
         """The entries of /v1/models."""
         card: dict[str, object] = msgspec.to_builtins(self._served.card())
@@ -156,6 +161,7 @@ class LoadedBackend:
                 "min_p": model.sampling.min_p,
                 "repetition_penalty": model.sampling.repetition_penalty,
                 "enable_thinking": self._served.thinking,
+                "thinking_budget": self._served.thinking_budget,
                 "max_tokens": self._served.max_tokens,
             },
             "chat_template": self._template,

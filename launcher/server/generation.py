@@ -151,6 +151,7 @@ def _served(
         sampling=model.sampling,
         seed=options.sampling.seed,
         thinking=options.think,
+        thinking_budget=options.serving.thinking_budget,
         max_tokens=options.max_tokens,
         timeout=options.serving.request_timeout,
         context=wanted.context,

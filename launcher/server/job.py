@@ -31,6 +31,7 @@ class Job:
         run: what it became when it started.
         paused: it waits for its resume, away from the engine.
         stop: what is asked of it while it runs.
+        thinking_ended: its replies are to think no more.
         told: its position among those that wait, as far as its client knows; 0 where it does not wait for others.
         gone: its receiver raised and is not called again.
     """
@@ -43,6 +44,7 @@ class Job:
     run: Run | None = None
     paused: bool = False
     stop: Stop | None = None
+    thinking_ended: bool = False
     told: int = 0
     gone: bool = False
 

@@ -13,6 +13,7 @@ from launcher.server.protocol.requests import (
     CompletionRequest,
     ControlRequest,
     DetokenizeRequest,
+    ReasoningControl,
     TokenizeRequest,
 )
 from launcher.server.protocol.shapes import (
@@ -35,6 +36,7 @@ _TYPES: Final = (
     ChatRequest,
     CompletionRequest,
     ControlRequest,
+    ReasoningControl,
     TokenizeRequest,
     DetokenizeRequest,
     ChatCompletion,
@@ -130,6 +132,10 @@ def _paths() -> Document:
         "/v1/cancel": {"post": _control("cancel", "End a request in any phase")},
         "/v1/pause": {"post": _control("pause", "Halt a request; it keeps its place")},
         "/v1/resume": {"post": _control("resume", "Let a paused request go on")},
+        "/v1/end-thinking": {"post": _control("endThinking", "Let a request think no more, and answer")},
+        "/v1/chat/completions/control": {
+            "post": _control("control", "The same, as llama-server has it", ReasoningControl)
+        },
         "/v1/models": {"get": models},
         "/v1/models/{id}": {"parameters": [_path_id("The model's name")], "get": model},
         "/v1/sessions": {"get": sessions},
@@ -166,8 +172,8 @@ def _posted(name: str, summary: str, body: type, reply: type) -> Document:
     return _operation(name, summary, _json(reply), _WITH_BODY) | {"requestBody": _body(body)}
 
 
-def _control(name: str, summary: str) -> Document:
-    return _operation(name, summary, _json_object(), _WITH_BODY) | {"requestBody": _body(ControlRequest)}
+def _control(name: str, summary: str, body: type = ControlRequest) -> Document:
+    return _operation(name, summary, _json_object(), _WITH_BODY) | {"requestBody": _body(body)}
 
 
 def _operation(

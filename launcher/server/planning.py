@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from launcher.engine_types import Sampling
 from launcher.errors import RequestError, UsageError
-from launcher.reply import THINK_OPEN, TOOL_CALL
+from launcher.reply import THINK_CLOSE, THINK_OPEN, TOOL_CALL
 from launcher.server.grammar import CallReply, JsonReply
 from launcher.server.marks import marks
 from launcher.server.protocol.errors import ContextLengthExceeded
@@ -39,7 +39,7 @@ from launcher.server.protocol.requests import (
 )
 from launcher.server.request import Constraint, GenerationRequest, Style, Tool
 from launcher.server.served import ServedModel
-from launcher.server.thinking import thinking_of
+from launcher.server.thinking import thinking_budget, thinking_of
 from launcher.template import Message
 
 # The engine computes in float32, where smaller values become 0, which it refuses.
@@ -101,6 +101,8 @@ def plan_chat(
         logprobs=(chat.top_logprobs or 0) if chat.logprobs else None,
         style=Style.CHAT,
         reasoning=reasoning,
+        thinking_budget=thinking_budget(chat, model.thinking_budget) if reasoning else None,
+        thinking_end=tuple(model.text.tokenize(THINK_CLOSE)) if reasoning else (),
         tools=() if chat.tool_choice == "none" else _tools(chat),
         parallel_calls=chat.parallel_tool_calls is not False,
         new_constraint=_constraint(model, chat, reasoning=reasoning),

@@ -85,6 +85,8 @@ class GenerationRequest:
         logprobs: None, or how many likeliest tokens to report beside each one that was picked (0 to 20).
         style: how to read the reply.
         reasoning: whether the prompt ends inside an open ``<think>``.
+        thinking_budget: most tokens of thinking of each choice; None for no limit.
+        thinking_end: the tokens of ``</think>``, which close the thinking at its limit, or when that is asked for.
         tools: the functions that the reply may call; without any, nothing in a reply is a call.
         parallel_calls: whether it may call more than one; else the reply ends after the first.
         new_constraint: makes the grammar for one choice; None leaves the model free.
@@ -105,6 +107,8 @@ class GenerationRequest:
     logprobs: int | None = None
     style: Style = Style.CHAT
     reasoning: bool = False
+    thinking_budget: int | None = None
+    thinking_end: tuple[int, ...] = ()
     tools: tuple[Tool, ...] = ()
     parallel_calls: bool = True
     new_constraint: Callable[[], Constraint] | None = None

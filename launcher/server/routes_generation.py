@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from string import punctuation
 from typing import Final
 from urllib.parse import quote
@@ -24,11 +25,45 @@ from launcher.server.sse import EventStream, collect
 _Planner = Callable[[Backend, bytes, Caller], Call]
 # What stands in a header for itself; the rest is percent-encoded, "%" too, so that it can be read back.
 _PLAIN: Final = punctuation.replace("%", "")
-_Control = Callable[[SchedulerPort, str, str], bool]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Control:
+    """What is done to a request that its caller names.
+
+    Attributes:
+        act: does it; whether there is such a request.
+        done: the member of the answer that says so.
+        missing: the end of the sentence that says that there is no such request.
+        name_of: reads the name.
+        param: the field that it is read from.
+    """
+
+    act: Callable[[SchedulerPort, str, str], bool]
+    done: str
+    missing: str
+    name_of: Callable[[Backend, bytes], str] = lambda backend, body: backend.request_id(body)
+    param: str = "request_id"
+
+
+_CANCEL: Final = _Control(
+    act=lambda scheduler, id, owner: scheduler.cancel(id, owner), done="cancelled", missing="that could be cancelled"
+)
+_PAUSE: Final = _Control(
+    act=lambda scheduler, id, owner: scheduler.pause(id, owner), done="paused", missing="that could be paused"
+)
+_RESUME: Final = _Control(
+    act=lambda scheduler, id, owner: scheduler.resume(id, owner), done="resumed", missing="that could be resumed"
+)
+_END_THINKING: Final = _Control(
+    act=lambda scheduler, id, owner: scheduler.end_thinking(id, owner),
+    done="thinking_ended",
+    missing="whose thinking could be ended",
+)
 
 
 def generation_routes(services: Services) -> list[Route]:
-    """`/v1/chat/completions`, `/v1/completions`, `/v1/cancel`, `/v1/pause`, `/v1/resume`."""
+    """`/v1/chat/completions` and its `/control`, `/v1/completions`, and those that act on a request by its id."""
 
     def generating(path: str, plan: _Planner) -> Route:
         async def endpoint(request: Request) -> Response:
@@ -36,18 +71,23 @@ def generation_routes(services: Services) -> list[Route]:
 
         return Route(path, endpoint, methods=["POST"])
 
-    def controlling(path: str, word: str, act: _Control) -> Route:
+    def controlling(path: str, control: _Control) -> Route:
         async def endpoint(request: Request) -> Response:
-            return await _control(services, request, word, act)
+            return await _control(services, request, control)
 
         return Route(path, endpoint, methods=["POST"])
 
     return [
         generating("/v1/chat/completions", lambda backend, body, caller: backend.chat(body, caller)),
         generating("/v1/completions", lambda backend, body, caller: backend.completion(body, caller)),
-        controlling("/v1/cancel", "cancelled", lambda scheduler, id, owner: scheduler.cancel(id, owner)),
-        controlling("/v1/pause", "paused", lambda scheduler, id, owner: scheduler.pause(id, owner)),
-        controlling("/v1/resume", "resumed", lambda scheduler, id, owner: scheduler.resume(id, owner)),
+        controlling("/v1/cancel", _CANCEL),
+        controlling("/v1/pause", _PAUSE),
+        controlling("/v1/resume", _RESUME),
+        controlling("/v1/end-thinking", _END_THINKING),
+        controlling(
+            "/v1/chat/completions/control",
+            replace(_END_THINKING, name_of=lambda backend, body: backend.controlled_id(body), param="id"),
+        ),
     ]
 
 
@@ -125,12 +165,12 @@ def _headers(call: Call) -> dict[str, str]:
     return headers
 
 
-async def _control(services: Services, request: Request, word: str, act: _Control) -> Response:
+async def _control(services: Services, request: Request, control: _Control) -> Response:
     backend = services.state.loaded()
     with services.bodies.held() as held:
-        name = await services.work(backend.request_id, await held.read(request))
-    if not act(backend.scheduler, name, request.scope[OWNER]):
+        name = await services.work(control.name_of, backend, await held.read(request))
+    if not control.act(backend.scheduler, name, request.scope[OWNER]):
         raise RequestError(
-            "request_not_found", f"there is no request {name!r} that could be {word}", status=404, param="request_id"
+            "request_not_found", f"there is no request {name!r} {control.missing}", status=404, param=control.param
         )
-    return json_answer({"request_id": name, word: True})
+    return json_answer({"request_id": name, control.done: True})

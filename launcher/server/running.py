@@ -30,6 +30,7 @@ from launcher.server.events import (
 from launcher.server.reply_reader import ReplyReader
 from launcher.server.request import Constraint, GenerationRequest
 from launcher.server.run_ports import Phase, Ports, SamplerPort, StreamPort
+from launcher.server.thinking_limit import ThinkingLimit
 
 # Seconds between two `Reading` events.
 _READING_INTERVAL: Final = 0.2
@@ -43,6 +44,7 @@ class _Choice:
     sampler: SamplerPort
     stream: StreamPort
     reader: ReplyReader
+    limit: ThinkingLimit
     constraint: Constraint | None
     generated: list[int] = field(default_factory=list)
     unread: int | None = None  # the token that the engine has not consumed; it does so when another one is needed
@@ -66,6 +68,7 @@ class Run:
         accepted: float,
         send: Callable[[Event], None],
         is_stopped: Callable[[], bool],
+        is_thinking_ended: Callable[[], bool],
     ) -> None:
         """Args:
         ports: what it runs on.
@@ -73,12 +76,14 @@ class Run:
         accepted: when it was accepted, on the clock of `ports`.
         send: takes its events; must not raise.
         is_stopped: whether it should leave the engine; asked where a step may take long without the engine.
+        is_thinking_ended: whether its replies are to think no more.
         """
         self._ports = ports
         self._request = request
         self._accepted = accepted
         self._send = send
         self._is_stopped = is_stopped
+        self._is_thinking_ended = is_thinking_ended
         self._queue_seconds = ports.clock() - accepted
         self._marks = {mark.position: mark.kind for mark in request.marks}
         self._places = sorted(self._marks)
@@ -171,6 +176,9 @@ class Run:
             index=index,
             stream=ports.new_stream(),
             reader=reader,
+            limit=ThinkingLimit(
+                budget=request.thinking_budget, end=request.thinking_end, is_ended=self._is_thinking_ended
+            ),
             constraint=None if request.new_constraint is None else request.new_constraint(),
             sampler=ports.new_sampler(request, index),  # last: it has to be closed
         )
@@ -231,12 +239,16 @@ class Run:
             except ContextFull:
                 return self._finish(FinishReason.LENGTH, ())
             choice.unread = None
-        constraint = choice.constraint
-        token = choice.sampler.pick(len(choice.generated), None if constraint is None else constraint.allowed())
-        # Where a grammar allows a stop token there is nothing else that it asks for.
-        if token in ports.stop_ids and (constraint is not None or not self._request.ignore_eos):
-            return self._finish(FinishReason.STOP, ())
-        deltas = self._take(token)
+        forced = choice.limit.next_token(thinking=choice.reader.reasoning, thought=choice.reasoning)
+        if forced is not None:
+            deltas = self._take(forced, picked=False)
+        else:
+            constraint = choice.constraint
+            token = choice.sampler.pick(len(choice.generated), None if constraint is None else constraint.allowed())
+            # Where a grammar allows a stop token there is nothing else that it asks for.
+            if token in ports.stop_ids and (constraint is not None or not self._request.ignore_eos):
+                return self._finish(FinishReason.STOP, ())
+            deltas = self._take(token, picked=True)
         if len(choice.generated) > 1:  # the first one's evaluation was the prompt's
             choice.decode_seconds += ports.clock() - start
         reason = self._end_reason()
@@ -246,20 +258,22 @@ class Run:
             self._send(Deltas(choice=choice.index, deltas=deltas, metrics=self.progress()))
         return False
 
-    def _take(self, token: int) -> tuple[Delta, ...]:
-        """Counts and reads a token that is part of the reply."""
+    def _take(self, token: int, *, picked: bool) -> tuple[Delta, ...]:
+        """Counts and reads a token that is part of the reply; one that the model did not pick is no thinking of it."""
         choice, ports, request = self._choice, self._ports, self._request
         choice.generated.append(token)
         choice.unread = token
         ports.totals.generated += 1
-        if choice.reader.reasoning:
+        if picked and choice.reader.reasoning:
             choice.reasoning += 1
         if len(choice.generated) == 1:
             choice.first_seconds = ports.clock() - self._accepted
         if choice.constraint is not None:
             choice.constraint.advance(token)
-        text = choice.stream.push(ports.text.token_bytes(token))
-        if request.logprobs is None:
+        data = ports.text.token_bytes(token)
+        choice.limit.follow(data)
+        text = choice.stream.push(data)
+        if request.logprobs is None or not picked:
             return choice.reader.push(text) if text else ()
         logprob, top = choice.sampler.log_probabilities(token, request.logprobs)
         return choice.reader.push(text, TokenLogprob(token=token, logprob=logprob, top=top))

@@ -176,6 +176,19 @@ class Scheduler:
         self._flush()
         return job is not None
 
+    def end_thinking(self, request_id: str, owner: str) -> bool:
+        """Closes the thinking of a request of this owner at its next token, and that of its later choices before the
+        first one. Where it is not thinking, or does not think, nothing changes.
+
+        Returns:
+            False where this owner has no such request.
+        """
+        with self._changed:
+            job = self._queue.find(request_id, owner)
+            if job is not None:
+                job.thinking_ended = True
+        return job is not None
+
     def perform(self, work: Callable[[], T]) -> Future[T]:
         """Has the generation thread do something with the store, soon: between two steps of the request that runs.
 
@@ -316,6 +329,7 @@ class Scheduler:
                     accepted=job.accepted,
                     send=lambda event: self._deliver(job, event),
                     is_stopped=lambda: job.stop is not None or self._clock() >= job.expires,
+                    is_thinking_ended=lambda: job.thinking_ended,
                 )
             while not self._has_left(job, job.run):
                 self._chores.run()

@@ -39,6 +39,7 @@ class ServedModel:
         sampling: how tokens are picked where a request does not say; its seed is not used.
         seed: the seed of requests that name none; None picks one for each.
         thinking: whether a reply begins with thinking where a request does not say.
+        thinking_budget: most tokens of thinking of a reply where a request does not say; None for no limit.
         max_tokens: most tokens of a reply where a request does not say; None for the rest of the context.
         timeout: longest time for any request in seconds; None for no limit.
         context: tokens of prompt and reply together.
@@ -57,6 +58,7 @@ class ServedModel:
     sampling: Sampling
     seed: int | None = None
     thinking: bool = True
+    thinking_budget: int | None = None
     max_tokens: int | None = None
     timeout: float | None = None
     context: int

@@ -18,6 +18,7 @@ from launcher.server.protocol.decode import (
     decode_completion,
     decode_control,
     decode_detokenize,
+    decode_reasoning_control,
     decode_tokenize,
     depth_of,
 )
@@ -27,6 +28,7 @@ DECODERS: tuple[Callable[[bytes], Any], ...] = (
     decode_chat,
     decode_completion,
     decode_control,
+    decode_reasoning_control,
     decode_tokenize,
     decode_detokenize,
 )
@@ -88,8 +90,6 @@ def test_all_fields_of_openai_that_ask_for_nothing_else_are_taken() -> None:
         "max_thinking_tokens",
         "moderation",
         "prediction",
-        "reasoning",
-        "thinking_budget",
         "web_search_options",
     ],
 )
@@ -100,15 +100,36 @@ def test_what_this_server_cannot_do_is_refused_by_name(name: str) -> None:
     chat(**{name: None})
 
 
-def test_a_budget_of_thinking_is_refused_and_what_else_limits_is_told() -> None:
-    for fields in ({"thinking_budget": 5}, {"reasoning": {"max_tokens": 5}}, {"max_thinking_tokens": 5}):
+def test_a_field_that_is_no_budget_of_ours_names_the_one_that_is() -> None:
+    assert "thinking_budget" in refused_chat(max_thinking_tokens=5).message
+
+
+@pytest.mark.parametrize("value", [-2, 1 << 31, 1.5, "5", True])
+def test_a_budget_that_is_no_count_of_tokens_is_told_with_its_name(value: object) -> None:
+    names = ("thinking_budget", "thinking_budget_tokens", "reasoning_budget_tokens", "thinking_token_budget")
+    given: list[tuple[str, dict[str, Any]]] = [(name, {name: value}) for name in names]
+    given.append(("thinking.budget_tokens", {"thinking": {"type": "enabled", "budget_tokens": value}}))
+    given.append(("reasoning.max_tokens", {"reasoning": {"max_tokens": value}}))
+    for param, fields in given:
         error = refused_chat(**fields)
-        assert (error.slug, error.param) == ("unsupported_parameter", *fields)
-        assert "max_tokens" in error.message
-    nested = refused_chat(thinking={"type": "enabled", "budget_tokens": 5})
-    assert (nested.slug, nested.param) == ("unsupported_parameter", "thinking.budget_tokens")
-    message = {"role": "assistant", "reasoning": 5}
-    assert refused({"messages": [message]}).slug == "invalid_type"  # the field of a message is another one
+        assert error.param == param
+        assert error.slug in {"invalid_type", "invalid_value"}
+        assert "integer" in error.message
+
+
+def test_the_field_of_a_message_is_another_one_than_that_of_the_body() -> None:
+    assert refused({"messages": [{"role": "assistant", "reasoning": 5}]}).slug == "invalid_type"
+    unknown = refused_chat(reasoning={"exclude": True})
+    assert (unknown.slug, unknown.param) == ("unknown_field", "reasoning.exclude")
+    assert "max_tokens" in unknown.message
+
+
+def test_another_action_than_the_end_of_thinking_is_told_with_that_one() -> None:
+    error = refused({"id": "x", "action": "explode"}, decode_reasoning_control)
+    assert (error.slug, error.param) == ("invalid_value", "action")
+    assert "reasoning_end" in error.message
+    assert refused({"action": "reasoning_end"}, decode_reasoning_control).param == "id"
+    assert decode_reasoning_control(b'{"id": "x", "action": "reasoning_end"}').id == "x"
 
 
 @pytest.mark.parametrize("id", ["", "a b", "a\n", "é", "x" * 65, "a/b"])

@@ -22,6 +22,8 @@ PATHS = {
     "/v1/cancel": "post",
     "/v1/pause": "post",
     "/v1/resume": "post",
+    "/v1/end-thinking": "post",
+    "/v1/chat/completions/control": "post",
     "/v1/models": "get",
     "/v1/models/{id}": "get",
     "/v1/sessions": "get",

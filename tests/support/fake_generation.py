@@ -202,7 +202,8 @@ def expected_text(request: GenerationRequest, choice: int = 0) -> str:
 
 
 class FakeSampler:
-    """Speaks a script, or hashes; insists on the timeline being the prompt and what it has picked itself."""
+    """Speaks a script, or hashes; insists on the timeline being the prompt, what it has picked itself, and the end of
+    the thinking in between at most."""
 
     def __init__(
         self, engine: FakeEngine, request: GenerationRequest, choice: int, script: Sequence[int] | None
@@ -212,17 +213,22 @@ class FakeSampler:
         self._rng = random.Random(request.sampling.seed + choice)
         self._script = None if script is None else list(script)
         self.picked: list[int] = []
+        self.reply: list[int] = []
         self.masks: list[object] = []
         self.closed = False
 
     def pick(self, reply_length: int, allowed: object) -> int:
         digest = self._engine.logits()
-        if self.closed or reply_length != len(self.picked):
-            self._engine.wrong.append(f"pick {reply_length} after {len(self.picked)}, closed: {self.closed}")
-        if self._engine.timeline != [*self._request.prompt, *self.picked]:
+        end = self._request.thinking_end
+        if end and tuple(self._engine.timeline[len(self._request.prompt) + len(self.reply) :]) == end:
+            self.reply += end
+        if self.closed or reply_length != len(self.reply):
+            self._engine.wrong.append(f"pick {reply_length} after {len(self.reply)}, closed: {self.closed}")
+        if self._engine.timeline != [*self._request.prompt, *self.reply]:
             self._engine.wrong.append(f"{self._request.id} does not have its own timeline")
         token = self._script[len(self.picked)] if self._script is not None else pick(self._rng, digest)
         self.picked.append(token)
+        self.reply.append(token)
         self.masks.append(allowed)
         return token
 

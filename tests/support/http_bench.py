@@ -35,7 +35,12 @@ from launcher.server.journal import Journal
 from launcher.server.planning import request_name
 from launcher.server.ports import CacheState, Call, Caller, QueueState
 from launcher.server.prometheus import ServerMetrics
-from launcher.server.protocol.decode import decode_chat, decode_completion, decode_control
+from launcher.server.protocol.decode import (
+    decode_chat,
+    decode_completion,
+    decode_control,
+    decode_reasoning_control,
+)
 from launcher.server.protocol.replies import ChatReply, ChatStream, CompletionReply, CompletionStream
 from launcher.server.protocol.requests import Common
 from launcher.server.request import GenerationRequest
@@ -113,6 +118,10 @@ class FakeScheduler:
     def resume(self, request_id: str, owner: str) -> bool:
         return request_id in self.paused
 
+    def end_thinking(self, request_id: str, owner: str) -> bool:
+        job = self.jobs.get(request_id)
+        return job is not None and job.request.owner == owner
+
     def job(self) -> Job:
         """The only one, once it is there."""
         eventually(lambda: bool(self.jobs), "a request was submitted")
@@ -184,6 +193,9 @@ class FakeBackend:
 
     def request_id(self, body: bytes) -> str:
         return decode_control(body).request_id
+
+    def controlled_id(self, body: bytes) -> str:
+        return decode_reasoning_control(body).id
 
     def models(self) -> Sequence[Mapping[str, object]]:
         return [{"id": self.id, "object": "model", "created": 1, "owned_by": "mindnano-infer", "meta": {}}]

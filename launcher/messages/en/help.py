@@ -80,6 +80,7 @@ TEXTS: Final[Mapping[str, str]] = {
     "help-tls-cert": "certificate chain of the server, which then speaks HTTPS",
     "help-tls-key": "private key of the certificate",
     "help-queue": "requests that may wait while one is answered (default: 8)",
+    "help-thinking-budget": "most tokens of thinking where a request does not say (default: no limit)",
     "help-request-timeout": "longest time that a request may take in all (default: no limit)",
     "help-drain-timeout": "time that running requests get when the server is told to stop (default: 30)",
     "help-session-dir": "folder that keeps conversations' states over a restart; it holds what was said",

@@ -76,6 +76,7 @@ TEXTS: Final[Mapping[str, str]] = {
     "help-tls-cert": "服务的证书链，给出后使用 HTTPS",
     "help-tls-key": "证书的私钥",
     "help-queue": "回答一个请求时可以排队等待的请求数（默认：8）",
+    "help-thinking-budget": "请求没有另行指定时，思考的最大 token 数（默认：不限）",
     "help-request-timeout": "一个请求总共可用的最长时间，秒（默认：不限）",
     "help-drain-timeout": "服务停止时留给正在处理的请求的时间，秒（默认：30）",
     "help-session-dir": "保存对话状态的目录，重启后可用；其中含有对话内容",
