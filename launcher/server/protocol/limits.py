@@ -14,6 +14,12 @@ MAX_DETOKENIZED: Final = 1 << 18
 """Ids of one /detokenize, each of which is looked up by itself."""
 
 MAX_MESSAGES: Final = 2048
+MAX_ITEMS: Final = 2 * MAX_MESSAGES
+"""Items of a response's input, where a turn with thinking and calls is several."""
+
+MAX_INCLUDED: Final = 64
+"""Names in a response's `include`."""
+
 MAX_PARTS: Final = 1024
 """Content parts of one message."""
 

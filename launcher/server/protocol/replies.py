@@ -3,5 +3,14 @@
 from launcher.server.protocol.chat_replies import ChatReply, ChatStream
 from launcher.server.protocol.completion_replies import CompletionReply, CompletionStream
 from launcher.server.protocol.errors import error_body
+from launcher.server.protocol.responses_replies import ResponsesReply, ResponsesStream
 
-__all__ = ["ChatReply", "ChatStream", "CompletionReply", "CompletionStream", "error_body"]
+__all__ = [
+    "ChatReply",
+    "ChatStream",
+    "CompletionReply",
+    "CompletionStream",
+    "ResponsesReply",
+    "ResponsesStream",
+    "error_body",
+]
