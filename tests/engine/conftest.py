@@ -29,11 +29,18 @@ def library() -> Library:
 
 
 @pytest.fixture(scope="session")
-def models(library: Library, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Models]:
+def all_models(library: Library, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Models]:
     """Checkpoints and packages, made on demand."""
     models = Models(tmp_path_factory.mktemp("models"), library)
     yield models
-    models.close()
+    models.delete()
+
+
+@pytest.fixture(scope="module")
+def models(all_models: Models) -> Iterator[Models]:
+    """The same. What a module has opened is closed after it: mapped files count as memory."""
+    yield all_models
+    all_models.close()
 
 
 @pytest.fixture(scope="module")
