@@ -1,4 +1,4 @@
-"""What is told of the conversations that are kept."""
+"""What is told of the conversations that are kept, and of what a request could go on from."""
 
 from __future__ import annotations
 
@@ -7,8 +7,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from launcher.server.events import CacheSource
-from launcher.server.session_entries import Entry, Key, Live
-from launcher.server.session_files import SavedSession
+from launcher.server.session_entries import Entry, Key, Live, Ram
+from launcher.server.session_files import SavedSession, SessionFiles
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begun:
+    """The engine session holds exactly the first `reused` ids of a prompt, which come from `source`."""
+
+    reused: int
+    source: CacheSource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +41,19 @@ class CacheUsage:
     misses: int
     evictions: int
     disk_bytes: int
+
+
+def usage_of(ram: Ram, files: SessionFiles | None, *, hits: int, misses: int) -> CacheUsage:
+    """Sizes and counts."""
+    return CacheUsage(
+        bytes=ram.bytes,
+        budget=ram.budget,
+        entries=len(ram.entries()),
+        hits=hits,
+        misses=misses,
+        evictions=ram.evictions,
+        disk_bytes=0 if files is None else files.bytes,
+    )
 
 
 def listed(

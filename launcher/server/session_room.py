@@ -1,4 +1,4 @@
-"""Whether the budget for other conversations is of any use: for saving them, and for the largest one."""
+"""Room for conversations outside the engine: whether the budget is of any use, and what need not stay in memory."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Final
 from launcher.errors import UsageError
 from launcher.memory_plan import ProcessPlan
 from launcher.options.parse import Options
+from launcher.server.session_entries import Ram
+from launcher.server.session_files import SessionFiles
 
 # An export holds all of the session but what a step needs only while it lasts.
 _KEPT: Final = frozenset(
@@ -44,3 +46,10 @@ def require_room_to_save(options: Options, budget: int) -> None:
         f"{reason}",
         hint=f"{ways}, or leave --session-dir out",
     )
+
+
+def forget_saved(ram: Ram, files: SessionFiles | None) -> None:
+    """Frees the memory of every conversation whose file holds the very same state."""
+    for entry in ram.entries():
+        if files is not None and files.peek(entry.key) == (entry.ids, entry.checkpoints):
+            ram.forget(entry.key)

@@ -13,7 +13,7 @@ import time
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -23,22 +23,16 @@ from launcher.server.request import MarkKind
 from launcher.server.session_choice import COLD, Choice, best_choice, entry_choice, live_choice, saved_choice
 from launcher.server.session_engine import EngineState, StatePort
 from launcher.server.session_entries import Entry, Key, Live, Ram, token_array
-from launcher.server.session_facts import CacheUsage, SessionInfo, listed
+from launcher.server.session_facts import Begun, CacheUsage, SessionInfo, listed, usage_of
 from launcher.server.session_files import Saved, SessionFiles
+from launcher.server.session_room import forget_saved
 from launcher.server.session_transfer import Transfers
 
 SETTLE_SECONDS: Final = 2.0
 """A session is saved when nobody used it for so long, so that a burst of turns is saved once."""
 RETRY_SECONDS: Final = 60.0
 """What could not be saved is tried again after so long."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Begun:
-    """The session holds exactly the first `reused` ids of the prompt, which come from `source`."""
-
-    reused: int
-    source: CacheSource
+_NOBODY: Final = Key(owner="", name=None)  # numbers begin at 1
 
 
 class SessionStore:
@@ -159,6 +153,20 @@ class SessionStore:
                 waits.append(max(0.0, wait, self._retry - now))
         return min(waits, default=None)
 
+    def put_to_sleep(self, wanted: Callable[[], bool] = lambda: False) -> None:
+        """Empties the engine session, whose memory may then go, and the memory of what the disk holds as it is.
+
+        Raises:
+            Cancelled: `wanted()` while there was something to write; nothing is lost.
+        """
+        self._bury()
+        with self._stoppable(wanted):
+            self._put_away(_NOBODY, COLD)
+            for entry in self._ram.entries():
+                if self._is_unsaved(entry):
+                    self._spill(entry)
+        forget_saved(self._ram, self._files)
+
     def close(self) -> None:
         """Saves what changed and frees everything."""
         if self._files is not None:
@@ -202,15 +210,7 @@ class SessionStore:
     def usage(self) -> CacheUsage:
         """Sizes and counts."""
         with self._lock:
-            return CacheUsage(
-                bytes=self._ram.bytes,
-                budget=self._ram.budget,
-                entries=len(self._ram.entries()),
-                hits=self._hits,
-                misses=self._misses,
-                evictions=self._ram.evictions,
-                disk_bytes=0 if self._files is None else self._files.bytes,
-            )
+            return usage_of(self._ram, self._files, hits=self._hits, misses=self._misses)
 
     # -- choosing and moving --
 

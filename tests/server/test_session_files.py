@@ -11,8 +11,9 @@ from launcher.errors import BusyError, Cancelled, UsageError
 from launcher.server import session_file
 from launcher.server.events import CacheSource
 from launcher.server.session_entries import Key, token_array
+from launcher.server.session_facts import Begun
 from launcher.server.session_files import Saved
-from launcher.server.sessions import RETRY_SECONDS, SETTLE_SECONDS, Begun
+from launcher.server.sessions import RETRY_SECONDS, SETTLE_SECONDS
 from tests.support.session_server import Server
 
 

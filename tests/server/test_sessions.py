@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from launcher.errors import InternalError
 from launcher.server.events import CacheSource
 from launcher.server.request import MarkKind
-from launcher.server.sessions import Begun, SessionStore
+from launcher.server.session_facts import Begun
+from launcher.server.sessions import SessionStore
 from tests.support.fake_sessions import FakeState
 
 SYSTEM = list(range(1, 21))

@@ -14,9 +14,10 @@ from launcher.engine_types import EngineOptions, KvType, SessionOptions
 from launcher.errors import MindnanoError
 from launcher.server.events import CacheSource
 from launcher.server.request import MarkKind
+from launcher.server.session_facts import Begun
 from launcher.server.session_files import SessionFiles
 from launcher.server.session_format import Origin
-from launcher.server.sessions import Begun, SessionStore
+from launcher.server.sessions import SessionStore
 from tests.support.demo import require_demo
 
 SYSTEM = "<role>SYSTEM</role>You answer briefly.\ndetailed thinking on<|role_end|>"

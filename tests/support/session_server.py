@@ -7,9 +7,10 @@ from pathlib import Path
 
 from launcher.errors import MindnanoError
 from launcher.server.request import MarkKind
+from launcher.server.session_facts import Begun
 from launcher.server.session_files import SessionFiles
 from launcher.server.session_format import Origin
-from launcher.server.sessions import Begun, SessionStore
+from launcher.server.sessions import SessionStore
 from tests.support.fake_sessions import FakeState
 
 ORIGIN = Origin(identity=b"i" * 32, template_sha256=b"t" * 32, kv="bf16", engine="ling3 0.1.0")
