@@ -10,6 +10,7 @@ import msgspec
 
 from launcher import __version__
 from launcher.engine_types import Section
+from launcher.errors import RequestError
 from launcher.memory_plan import read_usage
 from launcher.options.parse import Options
 from launcher.server.generation import Generation
@@ -24,6 +25,7 @@ from launcher.server.planning import (
 )
 from launcher.server.ports import CacheState, Call, Caller, QueueState
 from launcher.server.protocol.decode import (
+    check_chat,
     decode_chat,
     decode_completion,
     decode_control,
@@ -31,7 +33,16 @@ from launcher.server.protocol.decode import (
     decode_reasoning_control,
     decode_tokenize,
 )
-from launcher.server.protocol.replies import ChatReply, ChatStream, CompletionReply, CompletionStream
+from launcher.server.protocol.replies import (
+    ChatReply,
+    ChatStream,
+    CompletionReply,
+    CompletionStream,
+    ResponsesReply,
+    ResponsesStream,
+)
+from launcher.server.protocol.responses_decode import decode_responses, renamed
+from launcher.server.protocol.responses_input import chat_of
 from launcher.server.scheduler import Scheduler
 from launcher.system import SystemView
 
@@ -62,7 +73,7 @@ class LoadedBackend:
         """
         chat = decode_chat(body)
         model = self._served
-        id = request_name(chat, caller.headers.get("x-request-id")) or _new_id("chatcmpl")
+        id = request_name(chat, caller.headers.get("x-request-id")) or _new_id("chatcmpl-")
         request = plan_chat(model, chat, owner=caller.owner, header_session=_session(caller), id=id)
         return Call(
             request=request,
@@ -80,7 +91,7 @@ class LoadedBackend:
         """
         asked = decode_completion(body)
         model = self._served
-        id = request_name(asked, caller.headers.get("x-request-id")) or _new_id("cmpl")
+        id = request_name(asked, caller.headers.get("x-request-id")) or _new_id("cmpl-")
         request = plan_completion(model, asked, owner=caller.owner, header_session=_session(caller), id=id)
         echo = text_of(model, request.prompt) if asked.echo else ""
         return Call(
@@ -89,6 +100,30 @@ class LoadedBackend:
             new_stream=lambda: CompletionStream(model, request, include_usage=asked.include_usage, echo=echo),
             new_reply=lambda: CompletionReply(model, request, echo=echo),
             prompt_text=self._logged(request.prompt),
+        )
+
+    def responses(self, body: bytes, caller: Caller) -> Call:
+        """Reads a response and plans the chat that asks for the same.
+
+        Raises:
+            RequestError: it cannot be served.
+        """
+        asked, items = decode_responses(body)
+        model = self._served
+        try:
+            chat = chat_of(asked, items)
+            check_chat(chat)
+            id = request_name(chat, caller.headers.get("x-request-id")) or _new_id("resp_")
+            request = plan_chat(model, chat, owner=caller.owner, header_session=_session(caller), id=id)
+        except RequestError as error:
+            raise renamed(error) from error
+        return Call(
+            request=request,
+            stream=asked.stream is True,
+            new_stream=lambda: ResponsesStream(model, asked, request),
+            new_reply=lambda: ResponsesReply(model, asked, request),
+            prompt_text=self._logged(request.prompt),
+            typed_events=True,
         )
 
     def tokenize(self, body: bytes) -> Mapping[str, object]:
@@ -223,4 +258,4 @@ def _session(caller: Caller) -> str | None:
 
 
 def _new_id(kind: str) -> str:
-    return f"{kind}-{secrets.token_hex(_ID_BYTES)}"
+    return kind + secrets.token_hex(_ID_BYTES)

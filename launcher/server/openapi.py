@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from launcher.server.protocol.limits import LABEL
+from launcher.server.protocol.limits import LABEL, MAX_ITEMS
 from launcher.server.protocol.requests import (
     ChatRequest,
     CompletionRequest,
@@ -16,6 +16,9 @@ from launcher.server.protocol.requests import (
     ReasoningControl,
     TokenizeRequest,
 )
+from launcher.server.protocol.responses_decode import INPUT_ITEMS
+from launcher.server.protocol.responses_requests import ResponsesRequest
+from launcher.server.protocol.responses_shapes import RESPONSE_EVENTS, ResponseEvent, ResponseObject
 from launcher.server.protocol.shapes import (
     ChatChunk,
     ChatCompletion,
@@ -35,6 +38,8 @@ _SCHEMAS: Final = "#/components/schemas/"
 _TYPES: Final = (
     ChatRequest,
     CompletionRequest,
+    ResponsesRequest,
+    *INPUT_ITEMS.values(),
     ControlRequest,
     ReasoningControl,
     TokenizeRequest,
@@ -43,6 +48,8 @@ _TYPES: Final = (
     ChatChunk,
     Completion,
     CompletionChunk,
+    ResponseObject,
+    *RESPONSE_EVENTS,
     ErrorReply,
     ModelCard,
     ModelList,
@@ -73,14 +80,31 @@ _STREAM: Final = (
     "Lines that begin with a colon are comments: they keep the connection alive and tell the place in the queue. "
     "A failure on the way is a `data:` line with an error object, after which the stream ends without `[DONE]`."
 )
+_TYPED_STREAM: Final = (
+    "With `stream`: server-sent events. Each has an `event:` line with its type and a `data:` line with one of "
+    + ", ".join(kind.__name__ for kind in RESPONSE_EVENTS)
+    + "; the last one is `response.completed`, `response.incomplete` or `response.failed`. "
+    "Lines that begin with a colon are comments: they keep the connection alive and tell the place in the queue."
+)
 _OBJECT: Final[Document] = {"type": "object"}
 # Where only one kind is possible, the decoder takes an object that does not name it.
-_KIND_MAY_LACK: Final = ("CallEntry", "NamedToolChoice", "TextPart", "ToolDefinition")
+_KIND_MAY_LACK: Final = (
+    "CallEntry",
+    "FunctionChoice",
+    "FunctionTool",
+    "MessageInput",
+    "NamedToolChoice",
+    "ReasoningTextInput",
+    "SummaryTextInput",
+    "TextPart",
+    "ToolDefinition",
+)
 
 
 def openapi_document(version: str) -> Document:
     """The document; `version` is that of the program."""
     _, components = msgspec.json.schema_components(_TYPES, ref_template=_SCHEMAS + "{name}")
+    components["ResponsesRequest"]["properties"]["input"] = _input_schema()
     components["CompletionRequest"]["properties"]["prompt"] = _prompt_schema()
     for name in _KIND_MAY_LACK:
         components[name]["required"].remove("type")
@@ -113,6 +137,13 @@ def _prompt_schema() -> Document:
     return {"anyOf": [text, ids, alone], "description": "One text or one list of token ids."}
 
 
+def _input_schema() -> Document:
+    # The type says "text or objects" only: an item without a type is a message.
+    items = [{"$ref": _SCHEMAS + kind.__name__} for kind in INPUT_ITEMS.values()]
+    listed = {"type": "array", "items": {"anyOf": items}, "minItems": 1, "maxItems": MAX_ITEMS}
+    return {"anyOf": [{"type": "string"}, listed], "description": "A question, or the conversation as items."}
+
+
 def _has(name: str, kind: str) -> Document:
     other = {"content": "messages", "messages": "content"}[name]
     return {"required": [name], "properties": {name: {"type": kind}, other: {"type": "null"}}}
@@ -121,6 +152,8 @@ def _has(name: str, kind: str) -> Document:
 def _paths() -> Document:
     chat = _generation("chat", "Answer a chat", ChatRequest, ChatCompletion, ChatChunk, also=(501,))
     completion = _generation("complete", "Continue a text", CompletionRequest, Completion, CompletionChunk)
+    response = _generation("respond", "Answer a response", ResponsesRequest, ResponseObject, ResponseEvent, also=(501,))
+    response["description"] = _TYPED_STREAM
     models = _operation("listModels", "The models that are served", _json(ModelList), (503,))
     model = _operation("getModel", "One model", _json(ModelCard), (404, 503))
     sessions = _operation("listSessions", "The caller's sessions in the cache", _json_object(), (503,))
@@ -129,6 +162,7 @@ def _paths() -> Document:
     return {
         "/v1/chat/completions": {"post": chat},
         "/v1/completions": {"post": completion},
+        "/v1/responses": {"post": response},
         "/v1/cancel": {"post": _control("cancel", "End a request in any phase")},
         "/v1/pause": {"post": _control("pause", "Halt a request; it keeps its place")},
         "/v1/resume": {"post": _control("resume", "Let a paused request go on")},

@@ -58,6 +58,7 @@ class Call:
         new_stream: makes the writer of an event stream.
         new_reply: makes the writer of one document.
         prompt_text: the prompt as text, for `--log-prompts`; None where it is not logged.
+        typed_events: whether the `type` of each text of the stream also names its event, and no `[DONE]` ends it.
     """
 
     request: GenerationRequest
@@ -65,6 +66,7 @@ class Call:
     new_stream: Callable[[], StreamWriter]
     new_reply: Callable[[], ReplyWriter]
     prompt_text: str | None = None
+    typed_events: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +104,8 @@ class Backend(Protocol):
     def chat(self, body: bytes, caller: Caller) -> Call: ...
 
     def completion(self, body: bytes, caller: Caller) -> Call: ...
+
+    def responses(self, body: bytes, caller: Caller) -> Call: ...
 
     def tokenize(self, body: bytes) -> Mapping[str, object]: ...
 

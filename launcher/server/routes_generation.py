@@ -63,7 +63,7 @@ _END_THINKING: Final = _Control(
 
 
 def generation_routes(services: Services) -> list[Route]:
-    """`/v1/chat/completions` and its `/control`, `/v1/completions`, and those that act on a request by its id."""
+    """The paths that answer chats, completions and responses, and those that act on a request by its id."""
 
     def generating(path: str, plan: _Planner) -> Route:
         async def endpoint(request: Request) -> Response:
@@ -80,6 +80,7 @@ def generation_routes(services: Services) -> list[Route]:
     return [
         generating("/v1/chat/completions", lambda backend, body, caller: backend.chat(body, caller)),
         generating("/v1/completions", lambda backend, body, caller: backend.completion(body, caller)),
+        generating("/v1/responses", lambda backend, body, caller: backend.responses(body, caller)),
         controlling("/v1/cancel", _CANCEL),
         controlling("/v1/pause", _PAUSE),
         controlling("/v1/resume", _RESUME),
@@ -110,6 +111,7 @@ async def _generate(services: Services, request: Request, path: str, plan: _Plan
         return EventStream(
             bridge,
             call.new_stream(),
+            typed=call.typed_events,
             headers=headers,
             cancel=cancel,
             observe=entry.observe,

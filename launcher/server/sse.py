@@ -1,4 +1,7 @@
-"""Server-sent events: comments while a request waits, data while it runs, `[DONE]` after success only."""
+"""Server-sent events: comments while a request waits, data while it runs, `[DONE]` after success only.
+
+Where events are typed, the type names the event as well, and the last type says how it ended: no `[DONE]` follows.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any, Final
 
+import msgspec
 from starlette.responses import Response
 
 from launcher.server.bridge import Bridge, Receive
@@ -23,16 +27,29 @@ HEADERS: Final = (
 )
 
 
-def frame(event: Event, writer: StreamWriter) -> bytes:
+class _Typed(msgspec.Struct):
+    type: str
+
+
+_TYPED: Final = msgspec.json.Decoder(_Typed)
+
+
+def frame(event: Event, writer: StreamWriter, *, typed: bool = False) -> bytes:
     """The bytes of one event on the wire."""
+    texts = writer.write(event)
+    if typed:
+        named = (b"event: %b\ndata: %b\n\n" % (_TYPED.decode(text).type.encode(), text) for text in texts)
+        return _comment(event) + b"".join(named)
+    data = b"".join(b"data: " + text + b"\n\n" for text in texts)
+    return _comment(event) + (data + DONE if isinstance(event, Finished) else data)
+
+
+def _comment(event: Event) -> bytes:
     if isinstance(event, Queued):
         return b": queue position %d\n\n" % event.position
     if isinstance(event, Reading):
         return b": prefill %d/%d\n\n" % (event.done, event.total)
-    if isinstance(event, Paused):
-        return b": paused\n\n"
-    data = b"".join(b"data: " + text + b"\n\n" for text in writer.write(event))
-    return data + DONE if isinstance(event, Finished) else data
+    return b": paused\n\n" if isinstance(event, Paused) else b""
 
 
 class EventStream(Response):
@@ -43,6 +60,7 @@ class EventStream(Response):
         bridge: Bridge,
         writer: StreamWriter,
         *,
+        typed: bool = False,
         headers: Mapping[str, str],
         cancel: Callable[[], object],
         observe: Callable[[Event], None],
@@ -55,6 +73,7 @@ class EventStream(Response):
         Args:
             bridge: where the events come from.
             writer: makes JSON of them.
+            typed: whether the type of each JSON names its event.
             headers: further headers.
             cancel: stops the work; called once when the client leaves or the stream fails.
             observe: told of every event before it is written.
@@ -65,6 +84,7 @@ class EventStream(Response):
         super().__init__()
         self._bridge = bridge
         self._writer = writer
+        self._typed = typed
         self._extra = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
         self._cancel = cancel
         self._observe = observe
@@ -97,7 +117,7 @@ class EventStream(Response):
             parts = []
             for event in events:
                 self._observe(event)
-                parts.append(frame(event, self._writer))
+                parts.append(frame(event, self._writer, typed=self._typed))
             ended = bool(events) and isinstance(events[-1], Finished | Failed)
             if not events and self._clock() - silent_since >= self._ping_seconds:
                 parts.append(b": ping\n\n")

@@ -23,12 +23,14 @@ from launcher.server.protocol.responses_requests import (
     ResponsesRequest,
 )
 
-_ITEMS: Final[Mapping[str, type[InputItem]]] = {
+INPUT_ITEMS: Final[Mapping[str, type[InputItem]]] = {
     "message": MessageInput,
     "reasoning": ReasoningInput,
     "function_call": CallInput,
     "function_call_output": CallOutputInput,
 }
+"""`type` of an item -> how it is read; an item without one is a message."""
+
 _STATELESS: Final = "this server stores no answers; send the whole history as input, and name it by session_id"
 _WORDS: Final = Words(
     refused={
@@ -97,7 +99,7 @@ _DECODER: Final = msgspec.json.Decoder(ResponsesRequest)
 
 def _item(found: dict[str, Any], index: int, body: bytes) -> InputItem:
     named = found.get("type", "message")
-    kind = _ITEMS.get(named) if isinstance(named, str) else None
+    kind = INPUT_ITEMS.get(named) if isinstance(named, str) else None
     where = f"$.input[{index}]"
     if kind is None:
         raise refusal_of(f"Invalid value - at `{where}.type`", body, ResponsesRequest, _WORDS)
