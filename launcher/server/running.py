@@ -259,12 +259,12 @@ class Run:
         return False
 
     def _take(self, token: int, *, picked: bool) -> tuple[Delta, ...]:
-        """Counts and reads a token that is part of the reply; one that the model did not pick is no thinking of it."""
+        """Counts and reads a token that is part of the reply, whether it was picked or had to come."""
         choice, ports, request = self._choice, self._ports, self._request
         choice.generated.append(token)
         choice.unread = token
         ports.totals.generated += 1
-        if picked and choice.reader.reasoning:
+        if choice.reader.reasoning and not choice.limit.has_closed:
             choice.reasoning += 1
         if len(choice.generated) == 1:
             choice.first_seconds = ports.clock() - self._accepted

@@ -23,9 +23,14 @@ class ThinkingLimit:
         self._end = end
         self._is_ended = is_ended
         self._due: deque[int] = deque()
-        self._closed = not end
+        self._closed = False
         self._tail = b""
         self._waited = 0
+
+    @property
+    def has_closed(self) -> bool:
+        """Whether the thinking is over by this limit, though text may be held back that does not show it yet."""
+        return self._closed
 
     def follow(self, data: bytes) -> None:
         """The bytes of a token of the reply."""
@@ -52,7 +57,7 @@ class ThinkingLimit:
         return self._due.popleft()
 
     def _is_due(self, thought: int) -> bool:
-        return (self._budget is not None and thought >= self._budget) or self._is_ended()
+        return bool(self._end) and ((self._budget is not None and thought >= self._budget) or self._is_ended())
 
 
 def _is_within_character(tail: bytes) -> bool:
