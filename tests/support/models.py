@@ -97,9 +97,13 @@ class Models:
         return self._packages[name, recipe]
 
     def close(self) -> None:
+        """Closes the packages; they can be opened again."""
+        while self._packages:
+            self._packages.popitem()[1].close()
+
+    def delete(self) -> None:
         """Closes the packages and deletes all files: pytest would keep the folders of several runs."""
-        for package in self._packages.values():
-            package.close()
+        self.close()
         shutil.rmtree(self._folder)
 
 
