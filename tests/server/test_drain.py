@@ -51,7 +51,7 @@ def data_of(answer: Answer) -> list[str]:
 
 
 def test_what_runs_and_waits_is_finished_and_the_rest_refused(tmp_path: Path) -> None:
-    with ServerProcess(tmp_path, "--drain-timeout", "60") as server:
+    with ServerProcess(tmp_path, "--drain-timeout", "600") as server:
         running = Asking(server, {**LONG, "stream": True})
         eventually(has(server, running=1, waiting=0), "one runs")
         waiting = [Asking(server, {**QUESTION, "stream": stream}) for stream in (True, False)]

@@ -44,7 +44,7 @@ def test_a_head_that_does_not_end_is_given_up() -> None:
 
 
 def test_the_clock_of_the_head_runs_from_its_first_byte_on_a_used_connection() -> None:
-    with HttpBench(limits=ConnectionLimits(head_seconds=0.3)) as bench, bench.connect() as connection:
+    with HttpBench(limits=ConnectionLimits(head_seconds=1.0)) as bench, bench.connect() as connection:
         connection.sendall(raw_request("/health", method="GET"))
         read_until(connection, b'{"status":"ok"}')
         connection.sendall(b"GET /health HT")
@@ -113,7 +113,7 @@ def test_a_body_of_the_largest_size_is_read(bench: HttpBench) -> None:
     bench.scheduler.react = lambda job: job.finish()
     body = chat_body()
     body += b" " * ((8 << 20) - len(body))
-    answer = requests.post(bench.url + CHAT, data=body, headers={"Content-Type": "application/json"}, timeout=10)
+    answer = requests.post(bench.url + CHAT, data=body, headers={"Content-Type": "application/json"}, timeout=60)
     assert answer.status_code == 200
 
 
@@ -162,7 +162,7 @@ def test_only_so_many_requests_wait_to_be_planned() -> None:
 
         def planning() -> None:
             begun.release()
-            assert go.wait(10)
+            assert go.wait(60)
 
         bench.backend.planning = planning
         bench.scheduler.react = lambda job: job.finish()
@@ -170,11 +170,11 @@ def test_only_so_many_requests_wait_to_be_planned() -> None:
 
             def ask(path: str = CHAT) -> requests.Response:
                 kind = {"Content-Type": "application/json"}
-                return requests.post(bench.url + path, data=chat_body(), headers=kind, timeout=10)
+                return requests.post(bench.url + path, data=chat_body(), headers=kind, timeout=60)
 
             answers = [clients.submit(ask) for _ in range(8)]
             eventually(lambda: sum(answer.done() for answer in answers) == 5, "five were refused")
-            assert begun.acquire(timeout=10)
+            assert begun.acquire(timeout=60)
             refused = [*(answer.result() for answer in answers if answer.done()), ask("/tokenize")]
             go.set()
             served = [answer.result() for answer in answers if answer.result() not in refused]
@@ -195,7 +195,7 @@ def test_more_connections_than_allowed_are_refused() -> None:
         for connection in held:
             connection.close()
         eventually(lambda: bench.connections() == 0, "they left")
-        assert requests.get(bench.url + "/health", timeout=5).status_code == 200
+        assert requests.get(bench.url + "/health", timeout=60).status_code == 200
 
 
 def test_a_flood_of_pipelined_requests_ends_the_connection(bench: HttpBench) -> None:
@@ -225,7 +225,7 @@ def test_a_flood_of_pipelined_requests_ends_the_connection(bench: HttpBench) -> 
 def test_content_types(bench: HttpBench, kind: str | None, status: int) -> None:
     bench.scheduler.react = lambda job: job.finish()
     headers = {} if kind is None else {"Content-Type": kind}
-    answer = requests.post(bench.url + CHAT, data=chat_body(), headers=headers, timeout=5)
+    answer = requests.post(bench.url + CHAT, data=chat_body(), headers=headers, timeout=60)
     assert answer.status_code == status
     if status == 415:
         assert answer.json()["error"]["code"] == "unsupported_media_type"
@@ -233,7 +233,7 @@ def test_content_types(bench: HttpBench, kind: str | None, status: int) -> None:
 
 def test_compressed_bodies_are_refused(bench: HttpBench) -> None:
     headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
-    answer = requests.post(bench.url + CHAT, data=b"\x1f\x8b", headers=headers, timeout=5)
+    answer = requests.post(bench.url + CHAT, data=b"\x1f\x8b", headers=headers, timeout=60)
     assert answer.status_code == 415
 
 
@@ -263,10 +263,10 @@ def test_what_is_not_there_is_an_error_object(bench: HttpBench, method: str, pat
     [b"", b"{", b"[]", b"null", b'{"messages": 1}', b'{"messages": []}', b"\xff\xfe", b"[" * 100000],
 )
 def test_bad_json_is_a_400_and_the_server_lives(bench: HttpBench, body: bytes) -> None:
-    answer = requests.post(bench.url + CHAT, data=body, headers={"Content-Type": "application/json"}, timeout=5)
+    answer = requests.post(bench.url + CHAT, data=body, headers={"Content-Type": "application/json"}, timeout=60)
     assert answer.status_code == 400
     assert set(answer.json()["error"]) >= KEYS
-    assert requests.get(bench.url + "/health", timeout=5).status_code == 200
+    assert requests.get(bench.url + "/health", timeout=60).status_code == 200
 
 
 def test_a_bug_is_a_500_that_tells_nothing(bench: HttpBench, capfd: pytest.CaptureFixture[str]) -> None:
@@ -274,25 +274,25 @@ def test_a_bug_is_a_500_that_tells_nothing(bench: HttpBench, capfd: pytest.Captu
         raise ZeroDivisionError("secret")
 
     bench.backend.planning = broken
-    answer = requests.post(bench.url + CHAT, data=chat_body(), headers={"Content-Type": "application/json"}, timeout=5)
+    answer = requests.post(bench.url + CHAT, data=chat_body(), headers={"Content-Type": "application/json"}, timeout=60)
     assert (answer.status_code, answer.json()["error"]["code"]) == (500, "internal")
     assert "secret" not in answer.text
     assert "secret" in capfd.readouterr().err
 
 
 def test_head_has_the_headers_of_get_and_no_body(bench: HttpBench) -> None:
-    answer = requests.head(bench.url + "/v1/models", timeout=5)
+    answer = requests.head(bench.url + "/v1/models", timeout=60)
     assert (answer.status_code, answer.content) == (200, b"")
     assert answer.headers["content-type"] == "application/json"
 
 
 def test_options_tells_the_methods(bench: HttpBench) -> None:
-    answer = requests.options(bench.url + CHAT, timeout=5)
+    answer = requests.options(bench.url + CHAT, timeout=60)
     assert (answer.status_code, answer.headers["allow"]) == (204, "OPTIONS, POST")
-    assert requests.options(bench.url + "/nowhere", timeout=5).status_code == 404
+    assert requests.options(bench.url + "/nowhere", timeout=60).status_code == 404
 
 
 def test_http_1_0_is_answered(bench: HttpBench) -> None:
-    with socket.create_connection(("127.0.0.1", bench.port), timeout=5) as connection:
+    with socket.create_connection(("127.0.0.1", bench.port), timeout=60) as connection:
         connection.sendall(b"GET /health HTTP/1.0\r\n\r\n")
         assert read_all(connection).endswith(b'{"status":"ok"}')

@@ -23,7 +23,7 @@ def run_all(*works: Callable[[], None]) -> None:
 
     def guarded(work: Callable[[], None]) -> None:
         try:
-            together.wait(20)
+            together.wait(60)
             work()
         except BaseException as error:  # told by the test's own thread
             raised.append(error)
@@ -32,7 +32,7 @@ def run_all(*works: Callable[[], None]) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(300)
     assert not any(thread.is_alive() for thread in threads), "a caller hangs"
     if raised:
         raise raised[0]
@@ -166,7 +166,7 @@ def test_closing_while_many_submit_leaves_nobody_without_an_end() -> None:
             return work
 
         def close() -> None:
-            assert running.wait(20)
+            assert running.wait(60)
             bench.scheduler.close(drain=0.05)
 
         run_all(submit(1), submit(2), close)

@@ -35,7 +35,7 @@ T = TypeVar("T")
 STOP = 256
 STOP_TEXT = "<|role_end|>"
 CHUNK = 64
-PATIENCE = 20.0  # seconds until a test that waits for an event is taken for stuck
+PATIENCE = 60.0  # seconds until a test that waits for an event is taken for stuck
 
 
 class Gate:
