@@ -26,6 +26,7 @@ from launcher.server.journal import Journal
 from launcher.server.ports import Backend
 from launcher.server.security import Access
 from launcher.server.sse import PING_SECONDS, Send
+from launcher.server.state_body import Pace
 
 Scope = MutableMapping[str, Any]
 T = TypeVar("T")
@@ -33,6 +34,7 @@ OWNER: Final = "mindnano.owner"  # in the scope of a request
 HEADERS: Final = "mindnano.headers"
 _UNMATCHED: Final = "unmatched"
 _PLANNERS: Final = 2
+_CARRIED: Final = 2
 _MAX_HEAD: Final = 1 << 16
 _SECURITY_HEADERS: Final = ((b"x-content-type-options", b"nosniff"),)
 
@@ -89,6 +91,9 @@ class Services:
         workers: do what would keep the event loop waiting.
         watcher: makes the page of metrics, which may wait for a disk, whatever the workers have to do.
         ping_seconds: longest silence on a stream.
+        carried: bounds the sessions that come or leave at the same time.
+        pace: how slow they may be.
+        carrier: does what takes long about them, beside the workers.
         timeout: seconds after which a request is given up; None for no limit.
     """
 
@@ -101,10 +106,17 @@ class Services:
         default_factory=lambda: ThreadPoolExecutor(_PLANNERS, thread_name_prefix="plan")
     )
     watcher: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, thread_name_prefix="metrics"))
+    carried: Backlog = field(default_factory=lambda: Backlog(_CARRIED, "sessions are on their way"))
+    pace: Pace = field(default_factory=Pace)
+    carrier: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, thread_name_prefix="sessions"))
 
     async def work(self, function: Callable[..., T], *arguments: object) -> T:
         """Runs in a worker thread what would keep the event loop waiting."""
         return await asyncio.get_running_loop().run_in_executor(self.workers, lambda: function(*arguments))
+
+    async def carry(self, function: Callable[..., T], *arguments: object) -> T:
+        """Runs in the carrier's thread what goes through a whole session."""
+        return await asyncio.get_running_loop().run_in_executor(self.carrier, lambda: function(*arguments))
 
     async def plan(self, function: Callable[..., T], *arguments: object) -> T:
         """The same for what a client sent, of which only so much may wait at the same time.
@@ -139,7 +151,7 @@ class Application:
 
     def close(self) -> None:
         """Ends the worker threads."""
-        for pool in (self._services.workers, self._services.watcher):
+        for pool in (self._services.workers, self._services.watcher, self._services.carrier):
             pool.shutdown(wait=False, cancel_futures=True)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

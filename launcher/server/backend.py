@@ -44,6 +44,8 @@ from launcher.server.protocol.replies import (
 from launcher.server.protocol.responses_decode import decode_responses, renamed
 from launcher.server.protocol.responses_input import chat_of
 from launcher.server.scheduler import Scheduler
+from launcher.server.session_exchange import SessionExchange
+from launcher.server.slots import slot
 from launcher.system import SystemView
 
 _ID_BYTES = 12
@@ -59,11 +61,18 @@ class LoadedBackend:
         self._system = system
         source = generation.model.package.section(Section.CHAT_TEMPLATE) or b""
         self._template = source.decode(errors="replace")
+        store, rules = generation.store, generation.rules
+        self._exchange = SessionExchange(generation.scheduler, store.transfers, rules)
 
     @property
     def scheduler(self) -> Scheduler:
         """What runs requests."""
         return self._generation.scheduler
+
+    @property
+    def exchange(self) -> SessionExchange:
+        """What moves sessions between servers."""
+        return self._exchange
 
     def chat(self, body: bytes, caller: Caller) -> Call:
         """Reads and plans a chat.
@@ -246,6 +255,11 @@ class LoadedBackend:
     def delete_session(self, owner: str, name: str) -> bool:
         """Forgets a conversation; whether there was one."""
         return self._generation.store.delete(owner, name)
+
+    def slots(self, owner: str) -> Sequence[Mapping[str, object]]:
+        """The answer of /slots."""
+        state, own = self.scheduler.state(), self.scheduler.requests(owner)
+        return (slot(state, own, context=self._served.context, sessions=self.sessions(owner)),)
 
     def _logged(self, prompt: Sequence[int]) -> str | None:
         return text_of(self._served, prompt) if self._options.serving.log_prompts else None

@@ -13,10 +13,11 @@ SPARE: Final = 16
 
 
 class Backlog:
-    """The requests that worker threads plan. Only the event loop's thread uses it."""
+    """The requests that worker threads plan, or others of a kind. Only the event loop's thread uses it."""
 
-    def __init__(self, limit: int = SPARE) -> None:
+    def __init__(self, limit: int = SPARE, what: str = "requests are being read") -> None:
         self._limit = limit
+        self._what = what
         self._count = 0
 
     @contextmanager
@@ -29,7 +30,7 @@ class Backlog:
         if self._count >= self._limit:
             raise RequestError(
                 "overloaded",
-                f"{self._count} requests are being read already; try again later",
+                f"{self._count} {self._what} already; try again later",
                 status=429,
                 kind="rate_limit_error",
                 headers={"Retry-After": "2"},

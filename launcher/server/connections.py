@@ -19,6 +19,8 @@ from uvicorn.server import ServerState
 from launcher.errors import RequestError
 from launcher.server.protocol.errors import error_body
 
+PATIENT: Final = "mindnano.patient"
+"""In the scope of a request whose body the application itself keeps to a clock, however long it is."""
 _MAX_PIPELINED: Final = 1 << 16
 _PHRASES: Final = {
     400: b"Bad Request",
@@ -205,6 +207,8 @@ class GuardedProtocol(H11Protocol):
         self._clock = None
         if self._phase == "head":
             self._refuse(408, "request_timeout", "the request's head did not arrive in time")
+        elif self._phase == "body" and self.scope is not None and self.scope.get(PATIENT):
+            self._clock = self.loop.call_later(self.LIMITS.body_seconds, self._too_late)
         else:
             self.transport.abort()
 

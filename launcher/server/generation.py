@@ -6,12 +6,13 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from launcher import __version__
 from launcher.engine import Package, Session
+from launcher.engine_export import read_export
 from launcher.engine_sampling import Sampler, Utf8Stream
-from launcher.engine_types import Sampling, Section
+from launcher.engine_types import KvType, Sampling, Section
 from launcher.errors import InternalError, MindnanoError
 from launcher.model import OpenModel
 from launcher.options.parse import Options
@@ -21,6 +22,7 @@ from launcher.server.scheduler import Scheduler
 from launcher.server.served import ServedModel
 from launcher.server.session_files import SessionFiles
 from launcher.server.session_format import Origin
+from launcher.server.session_state import Inspected, StateRules
 from launcher.server.sessions import SessionStore
 
 RELEASED_ID: Final = "mindnano-ling3-tiny"
@@ -37,6 +39,7 @@ class Generation:
     served: ServedModel
     scheduler: Scheduler
     store: SessionStore
+    rules: StateRules
 
 
 @contextmanager
@@ -60,7 +63,8 @@ def open_generation(
     Raises:
         UsageError, BusyError: the folder of sessions cannot be used.
     """
-    files = _session_files(model, options, report)
+    origin = _origin(model, options)
+    files = _session_files(origin, options, report)
     store = SessionStore(model.session, budget=model.session.options.session_cache_bytes, files=files)
     package = model.package
     stop_ids = frozenset(package.config.stop_ids)
@@ -82,6 +86,12 @@ def open_generation(
             served=_served(model, options, grammar, created=created, fingerprint=fingerprint(package)),
             scheduler=scheduler,
             store=store,
+            rules=StateRules(
+                origin=origin,
+                context=model.session.options.context,
+                budget=model.session.options.session_cache_bytes,
+                inspect=lambda memory: _inspected(package, memory),
+            ),
         )
     finally:
         scheduler.close(drain=0)
@@ -170,16 +180,33 @@ def _served(
     )
 
 
-def _session_files(model: OpenModel, options: Options, report: Callable[[MindnanoError], None]) -> SessionFiles | None:
+def _origin(model: OpenModel, options: Options) -> Origin:
+    wanted = model.session.options
+    template = model.package.section(Section.CHAT_TEMPLATE) or b""
+    return Origin(
+        identity=model.package.identity(),
+        template_sha256=hashlib.sha256(template).digest(),
+        kv=_kv(wanted.kv_type, mtp=options.mtp),
+        engine=f"mindnano-infer {__version__}",
+    )
+
+
+def _kv(kv_type: KvType, *, mtp: bool) -> str:
+    return f"{kv_type.label}{'+mtp' if mtp else ''}"
+
+
+def _inspected(package: Package, memory: Any) -> Inspected:
+    found = read_export(package.library, memory)
+    return Inspected(
+        identity=found.identity,
+        kv=_kv(found.kv_type, mtp=found.mtp),
+        ids=found.tokens,
+        checkpoints=found.checkpoints,
+    )
+
+
+def _session_files(origin: Origin, options: Options, report: Callable[[MindnanoError], None]) -> SessionFiles | None:
     folder = options.serving.session_dir
     if folder is None:
         return None
-    wanted = model.session.options
-    template = model.package.section(Section.CHAT_TEMPLATE) or b""
-    origin = Origin(
-        identity=model.package.identity(),
-        template_sha256=hashlib.sha256(template).digest(),
-        kv=f"{wanted.kv_type.label}{'+mtp' if options.mtp else ''}",
-        engine=f"mindnano-infer {__version__}",
-    )
     return SessionFiles(folder, limit_bytes=options.serving.session_dir_mib << 20, origin=origin, report=report)

@@ -63,14 +63,15 @@ _ERRORS: Final[Mapping[int, str]] = {
     403: "The Host or Origin header names a site that may not use this server",
     404: "There is no such path, model, request or session",
     408: "The body did not arrive in time",
-    409: "The request was cancelled, or another one of the caller has its id",
+    409: "The request was cancelled, or another one of the caller has its id; or a reply is being made in the session",
     413: "The body is too large",
-    415: "The body is not JSON in UTF-8",
-    429: "Too many requests wait or are paused; Retry-After says when to try again, in seconds",
+    415: "The body is not what this path takes: JSON in UTF-8, or a session's state",
+    429: "Too many requests wait or are paused, or too many sessions move; Retry-After gives the seconds until a retry",
     500: "The server failed",
-    501: "The library for grammars does not load, so no reply can be constrained",
+    501: "The library for grammars does not load, so no reply can be constrained; or there is no session cache",
     503: "The model is being loaded, or the server stops or is overloaded; Retry-After gives the seconds until a retry",
     504: "The request ran past its deadline",
+    507: "The session finds no room in the session cache beside what is in use of it",
 }
 _ALWAYS: Final = (401, 403, 500)
 _WITH_BODY: Final = (400, 404, 408, 413, 415, 429, 503)
@@ -173,6 +174,8 @@ def _paths() -> Document:
         "/v1/models": {"get": models},
         "/v1/models/{id}": {"parameters": [_path_id("The model's name")], "get": model},
         "/v1/sessions": {"get": sessions},
+        "/slots": {"get": _slots()},
+        "/v1/sessions/{id}/state": _session_state(),
         "/v1/sessions/{id}": {"parameters": [_path_id("The session's name")], "delete": forget},
         "/tokenize": {"post": _posted("tokenize", "Token ids of a text or of messages", TokenizeRequest, Tokens)},
         "/detokenize": {"post": _posted("detokenize", "The text of token ids", DetokenizeRequest, PlainText)},
@@ -222,6 +225,32 @@ def _operation(
         operation["security"] = []
         responses.pop("401")
     return operation
+
+
+def _slots() -> Document:
+    fields = {"id": {"type": "integer"}, "n_ctx": {"type": "integer"}, "is_processing": {"type": "boolean"}}
+    one = {"type": "object", "properties": fields, "required": [*fields]}
+    content = {"application/json": {"schema": {"type": "array", "items": one}}}
+    flag = {
+        "name": "fail_on_no_slot",
+        "in": "query",
+        "required": False,
+        "description": "Answer with 503 where no slot is free, whatever the value.",
+        "schema": {"type": "string"},
+    }
+    return _operation("slots", "The place on the engine, as llama-server tells it", content, (503,)) | {
+        "parameters": [flag]
+    }
+
+
+def _session_state() -> Document:
+    binary = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+    give = _operation("getSessionState", "A session as a file", binary, (404, 409, 429, 501, 503, 507))
+    give["responses"]["304"] = {"description": "It is still the one that If-None-Match names"}
+    take = _operation("putSessionState", "Take a session in", _json_object(), (*_WITH_BODY, 409, 501, 507))
+    take["responses"]["201"] = take["responses"]["200"] | {"description": "Done; there was none before"}
+    take["requestBody"] = {"required": True, "content": binary}
+    return {"parameters": [_path_id("The session's name")], "get": give, "put": take}
 
 
 def _header(name: str, description: str, pattern: str | None) -> Document:

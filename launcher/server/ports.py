@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Protocol
 
 from launcher.server.events import Event, Sink
 from launcher.server.request import GenerationRequest
+from launcher.server.session_state import StateRules
+from launcher.server.session_transfer import Loan, Room
 
 
 class SchedulerPort(Protocol):
@@ -95,6 +99,19 @@ class CacheState:
     disk_budget: int = 0
 
 
+class ExchangePort(Protocol):
+    """Sessions that move between servers. Every future is soon done; see `launcher.server.session_transfer`."""
+
+    @property
+    def rules(self) -> StateRules: ...
+
+    def lend(self, owner: str, name: str) -> Future[Loan]: ...
+
+    def reserve(self, owner: str, name: str, size: int) -> Future[Room]: ...
+
+    def accept(self, room: Room, ids: array[int], checkpoints: Mapping[int, int]) -> Future[bool]: ...
+
+
 class Backend(Protocol):
     """A loaded model. The methods that take bodies may take long and are called in worker threads."""
 
@@ -128,3 +145,8 @@ class Backend(Protocol):
     def sessions(self, owner: str) -> Sequence[Mapping[str, object]]: ...
 
     def delete_session(self, owner: str, name: str) -> bool: ...
+
+    def slots(self, owner: str) -> Sequence[Mapping[str, object]]: ...
+
+    @property
+    def exchange(self) -> ExchangePort: ...

@@ -19,6 +19,7 @@ from launcher.server.app import OWNER, Phase, Services
 from launcher.server.ports import Backend
 from launcher.server.prometheus import CONTENT_TYPE
 from launcher.server.protocol.limits import MAX_NAME_CHARACTERS
+from launcher.server.routes_state import refuse_state
 
 PAGE_FILES: Final[Mapping[str, tuple[str, str]]] = {
     "/": ("index.html", "text/html; charset=utf-8"),
@@ -80,6 +81,7 @@ def information_routes(services: Services, description: Callable[[], Mapping[str
         return json_answer({"object": "list", "data": list(listed)})
 
     async def delete_session(request: Request) -> Response:
+        refuse_state(request)
         name = request.path_params["name"]
         if not await services.work(state.loaded().delete_session, request.scope[OWNER], name):
             raise RequestError("session_not_found", f"there is no session {name!r}", status=404, param="id")

@@ -21,8 +21,8 @@ _PORTS: Final = {"http": "80", "https": "443"}
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
 _MAX_HEADER_NAMES: Final = 64
 _CHANGING: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
-CORS_METHODS: Final = "GET, HEAD, POST, DELETE, OPTIONS"
-EXPOSED: Final = "X-Request-Id, X-Session-Id, X-Served-By, X-Queue-Depth, Retry-After"
+CORS_METHODS: Final = "GET, HEAD, POST, PUT, DELETE, OPTIONS"
+EXPOSED: Final = "ETag, X-Request-Id, X-Session-Id, X-Served-By, X-Queue-Depth, Retry-After"
 
 
 class Keyring:

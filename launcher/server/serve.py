@@ -42,6 +42,7 @@ from launcher.server.openapi import openapi_document
 from launcher.server.prometheus import ServerMetrics
 from launcher.server.routes_generation import generation_routes
 from launcher.server.routes_information import OPEN_PATHS, information_routes
+from launcher.server.routes_state import state_routes
 from launcher.server.security import Access, Keyring, own_names, read_keys
 from launcher.server.session_files import require_folder
 from launcher.server.session_room import conversation_bytes, require_room_to_save
@@ -141,6 +142,7 @@ class Server:
         services = Services(state=self._state, journal=self._journal, backlog=backlog)
         routes = [
             *generation_routes(services),
+            *state_routes(services),
             *information_routes(services, lambda: openapi_document(__version__)),
         ]
         name = socket.gethostname()

@@ -14,11 +14,13 @@ from hypothesis import HealthCheck, given, settings
 from launcher.errors import RequestError
 from launcher.server.openapi import openapi_document
 from launcher.server.protocol.decode import decode_chat, decode_completion, decode_tokenize
+from launcher.server.protocol.responses_decode import decode_responses
 
 DOCUMENT = openapi_document("1.2.3")
 PATHS = {
     "/v1/chat/completions": "post",
     "/v1/completions": "post",
+    "/v1/responses": "post",
     "/v1/cancel": "post",
     "/v1/pause": "post",
     "/v1/resume": "post",
@@ -27,7 +29,9 @@ PATHS = {
     "/v1/models": "get",
     "/v1/models/{id}": "get",
     "/v1/sessions": "get",
+    "/v1/sessions/{id}/state": "get",
     "/v1/sessions/{id}": "delete",
+    "/slots": "get",
     "/tokenize": "post",
     "/detokenize": "post",
     "/apply-template": "post",
@@ -83,7 +87,7 @@ def test_every_schema_is_valid_and_every_reference_leads_somewhere() -> None:
 def test_schemathesis_can_read_it() -> None:
     schema = schemathesis.openapi.from_dict(DOCUMENT)
     schema.validate()
-    assert len(list(schema.get_all_operations())) == len(PATHS)
+    assert len(list(schema.get_all_operations())) == len(PATHS) + 1  # a state can be put, too
 
 
 @pytest.mark.parametrize(
@@ -152,6 +156,46 @@ def test_description_and_decoder_agree_on_completions(body: dict[str, Any], fine
 @pytest.mark.parametrize("prompt", ["", [], [""], [[]], ["a", "b"], [[1], [2]], [1, "a"]])
 def test_the_description_knows_that_a_completion_has_one_prompt(prompt: object) -> None:
     assert not accepts("CompletionRequest", {"prompt": prompt})
+
+
+@pytest.mark.parametrize(
+    ("fields", "fine"),
+    [
+        ({}, True),
+        ({"input": [USER]}, True),
+        ({"input": [{"type": "message", **USER}]}, True),
+        ({"input": [{"role": "tool", "content": "x"}]}, False),
+        ({"input": []}, False),
+        ({"input": None}, False),
+        ({"input": ["x"]}, False),
+        ({"input": [{"role": "user", "content": [{"type": "input_text", "text": "x"}]}]}, True),
+        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, False),
+        ({"input": [{"type": "reasoning", "summary": []}]}, True),
+        ({"input": [{"type": "function_call", "call_id": "c", "name": "a", "arguments": "{}"}]}, True),
+        ({"input": [{"type": "function_call", "call_id": "c", "name": "a"}]}, False),
+        ({"input": [{"call_id": "c", "output": "x"}]}, False),
+        ({"input": [{"type": "function_call_output", "call_id": "c", "output": "x"}]}, True),
+        ({"input": [{"type": "item_reference", "id": "x"}]}, False),
+        ({"tools": [{"type": "function", "name": "a"}]}, True),
+        ({"tools": [{"type": "web_search"}]}, False),
+        ({"tool_choice": {"type": "function", "name": "a"}, "tools": [{"name": "a"}]}, True),
+        ({"tool_choice": "any"}, False),
+        ({"text": {"format": {"type": "json_schema", "name": "a", "schema": {}}}}, True),
+        ({"text": {"format": {"type": "json_schema", "name": "a"}}}, False),
+        ({"store": True}, True),
+        ({"background": True}, False),
+        ({"previous_response_id": "x"}, False),
+        ({"max_tokens": 1}, False),
+        ({"metadata": {"a": 1}}, False),
+        ({"n": 1}, True),
+        ({"n": 2}, False),
+        ({"unknown": 1}, True),
+    ],
+)
+def test_description_and_decoder_agree_on_responses(fields: dict[str, Any], fine: bool) -> None:
+    body = {"input": "x"} | fields
+    assert accepts("ResponsesRequest", body) is fine
+    assert decodes(decode_responses, body) is fine
 
 
 @pytest.mark.parametrize(

@@ -46,10 +46,11 @@ from launcher.server.protocol.requests import Common
 from launcher.server.request import GenerationRequest
 from launcher.server.routes_generation import generation_routes
 from launcher.server.routes_information import OPEN_PATHS, information_routes
+from launcher.server.routes_state import state_routes
 from launcher.server.security import Access, Keyring
 from launcher.server.web import web_server
 
-PATIENCE = 10.0
+PATIENCE = 60.0
 METRICS = Metrics(prompt=3, cached=1, generated=2, first_seconds=0.5, prefill_seconds=0.25, decode_seconds=1.0)
 
 
@@ -147,6 +148,7 @@ class FakeBackend:
     kept: dict[str, list[str]] = field(default_factory=dict)
     planning: Callable[[], None] = lambda: None
     count: int = 0
+    is_processing: bool = False
 
     def _request(self, prefix: str, caller: Caller, asked: Common) -> GenerationRequest:
         self.planning()
@@ -209,6 +211,9 @@ class FakeBackend:
     def cache(self) -> CacheState:
         return CacheState(bytes=7, budget=9, entries=1, hits=4, misses=2)
 
+    def slots(self, owner: str) -> Sequence[Mapping[str, object]]:
+        return [{"id": 0, "is_processing": self.is_processing, "sessions": self.sessions(owner)}]
+
     def sessions(self, owner: str) -> Sequence[Mapping[str, object]]:
         return [{"id": name} for name in self.kept.get(owner, [])]
 
@@ -257,6 +262,7 @@ class HttpBench:
         )
         routes = [
             *generation_routes(self._services),
+            *state_routes(self._services),
             *information_routes(self._services, lambda: {"openapi": "3.1.0"}),
         ]
         access = Access(keys=Keyring(keys), hosts=hosts, origins=origins)
