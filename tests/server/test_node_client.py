@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.support.node import FOLDER, run_node
 from tests.support.server_process import ServerProcess
 
-TESTS = 10
+TESTS = 13
 
 
 def test_everything_works_from_node(live: ServerProcess, tmp_path: Path) -> None:

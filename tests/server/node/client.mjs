@@ -207,6 +207,60 @@ const tests = {
     await until(isIdle, "idle after the deadline");
   },
 
+  async "responses are answered whole and in events"() {
+    const reply = await client.responses.create({ model, input: LIST });
+    assert.equal(reply.output_text, LISTED);
+    assert.deepEqual(reply.output.map(({ type }) => type), ["reasoning", "message"]);
+    assert.equal(reply.output[0].content[0].text, "I need 5 items.");
+    assert.ok(reply.usage.output_tokens_details.reasoning_tokens > 0);
+    let text = "";
+    const stream = client.responses.stream({ model, input: LIST });
+    stream.on("response.output_text.delta", ({ delta }) => (text += delta));
+    const final = await stream.finalResponse();
+    assert.equal(text, LISTED);
+    assert.equal(final.output_text, LISTED);
+    assert.equal(final.status, "completed");
+    assert.equal(final.usage.output_tokens, reply.usage.output_tokens);
+    const next = [...user(LIST), ...reply.output, ...user("Hello!")];
+    const second = await client.responses.create({ model, input: next });
+    assert.ok(second.usage.input_tokens_details.cached_tokens >= reply.usage.total_tokens - 2);
+  },
+
+  async "responses call tools and follow schemas"() {
+    const { name, parameters } = WEATHER.function;
+    const tools = [{ type: "function", name, parameters, strict: true }];
+    const asked = { model, input: "What is the weather in Rome?", tools, tool_choice: "required" };
+    const stream = client.responses.stream(asked);
+    const pieces = [];
+    stream.on("response.function_call_arguments.delta", ({ delta }) => pieces.push(delta));
+    const called = await stream.finalResponse();
+    const call = called.output.find(({ type }) => type === "function_call");
+    assert.equal(pieces.join(""), call.arguments);
+    assert.ok(["Paris", "Rome"].includes(JSON.parse(call.arguments).city));
+    const result = { type: "function_call_output", call_id: call.call_id, output: "18 degrees" };
+    const after = await client.responses.create({ model, input: [...user(asked.input), ...called.output.map(({ parsed_arguments, ...item }) => item), result], tools });
+    assert.equal(after.status, "completed");
+    const format = { type: "json_schema", name: "weather", schema: parameters, strict: true };
+    const parsed = await client.responses.parse({ model, input: LIST, text: { format } });
+    assert.ok(["Paris", "Rome"].includes(JSON.parse(parsed.output_text).city));
+  },
+
+  async "responses end with their reader, and fail as errors"() {
+    const stream = await client.responses.create({ model, input: LIST, stream: true, ...long });
+    for await (const event of stream) if (event.type === "response.output_text.delta") break;
+    await until(isIdle, "idle after the reader left");
+    const ask = (more) => client.responses.create({ model, input: LIST, ...more });
+    await assert.rejects(ask({ background: true }), (error) => {
+      assert.ok(error instanceof OpenAI.BadRequestError, String(error));
+      assert.equal(error.param, "background");
+      return true;
+    });
+    const types = [];
+    for await (const event of await ask({ stream: true, timeout: 0.3, ...long })) types.push(event.type);
+    assert.deepEqual(types.slice(-2), ["error", "response.failed"]);
+    await until(isIdle, "idle after the deadline");
+  },
+
   async "sessions go on"() {
     const asked = { model, prompt_cache_key: "node", messages: [{ role: "system", content: "red green ".repeat(100) }, ...user(LIST)] };
     const first = await client.chat.completions.create(asked);
