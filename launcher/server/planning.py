@@ -101,7 +101,7 @@ def plan_chat(
         logprobs=(chat.top_logprobs or 0) if chat.logprobs else None,
         style=Style.CHAT,
         reasoning=reasoning,
-        thinking_budget=thinking_budget(chat, model.thinking_budget) if reasoning else None,
+        thinking_budget=thinking_budget(chat, model.thinking_budget),
         thinking_end=tuple(model.text.tokenize(THINK_CLOSE)) if reasoning else (),
         tools=() if chat.tool_choice == "none" else _tools(chat),
         parallel_calls=chat.parallel_tool_calls is not False,

@@ -19,7 +19,7 @@ def drive(server: ServerProcess, folder: Path, *words: str) -> list[str]:
 
 
 def test_the_page_works_in_a_browser(live: ServerProcess, tmp_path: Path) -> None:
-    assert len(drive(live, tmp_path)) == 4
+    assert len(drive(live, tmp_path)) == 5
     assert {path.name for path in tmp_path.glob("*.png")} == {"answer.png", "writing.png", "chinese.png"}
 
 

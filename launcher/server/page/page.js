@@ -4,7 +4,7 @@ export const TEXTS = {
   en: {
     think: "Thinking", language: "中文", languageLabel: "Switch the page to Chinese", fresh: "New conversation",
     welcome: "Ask something. Everything stays between this page and this server.", conversation: "Conversation",
-    prompt: "Message", send: "Send", stop: "Stop", retry: "Try again", you: "You", model: "Model",
+    prompt: "Message", send: "Send", stop: "Stop", answer: "Answer now", retry: "Try again", you: "You", model: "Model",
     copy: "Copy", copied: "Copied", thinking: "Thinking…", thought: "Thought",
     keyNeeded: "This server asks for an API key", keyKept: "It is kept until this page is closed or reloaded.",
     keyUse: "Use", keyCancel: "Cancel", sending: "Sending…", writing: "Answering…", done: "Answer complete.",
@@ -18,7 +18,7 @@ export const TEXTS = {
   zh: {
     think: "思考", language: "English", languageLabel: "将页面切换为英文", fresh: "新对话",
     welcome: "请提问。所有内容只在本页面与这台服务器之间传输。", conversation: "对话",
-    prompt: "消息", send: "发送", stop: "停止", retry: "重试", you: "你", model: "模型",
+    prompt: "消息", send: "发送", stop: "停止", answer: "立即回答", retry: "重试", you: "你", model: "模型",
     copy: "复制", copied: "已复制", thinking: "思考中…", thought: "思考过程",
     keyNeeded: "此服务器需要 API 密钥", keyKept: "密钥只保留到本页面关闭或刷新为止。",
     keyUse: "使用", keyCancel: "取消", sending: "发送中…", writing: "回答中…", done: "回答完成。",
@@ -218,6 +218,7 @@ class Page {
     at.language.addEventListener("click", () => this.setLanguage(this.language === "en" ? "zh" : "en"));
     at.new.addEventListener("click", () => this.reset());
     at.stop.addEventListener("click", () => this.stop());
+    at.answer.addEventListener("click", () => this.control("end-thinking"));
     at.retry.addEventListener("click", () => this.retry());
     at.form.addEventListener("submit", (event) => {
       event.preventDefault();
@@ -384,14 +385,17 @@ class Page {
     const { running } = this;
     if (!running) return;
     running.reply.stopped = true;
-    const id = running.id ?? running.reply.id;
-    if (id) {
-      this.request("v1/cancel", {
-        method: "POST", quiet: true, keepalive: true,
-        headers: { "Content-Type": "application/json" }, body: JSON.stringify({ request_id: id }),
-      }).catch(() => {});
-    }
+    this.control("cancel");
     running.controller.abort();
+  }
+
+  control(word) {
+    const id = this.running?.id ?? this.running?.reply.id;
+    if (!id) return;
+    this.request(`v1/${word}`, {
+      method: "POST", quiet: true, keepalive: true,
+      headers: { "Content-Type": "application/json" }, body: JSON.stringify({ request_id: id }),
+    }).catch(() => {});
   }
 
   async run() {
@@ -459,6 +463,7 @@ class Page {
       if (reply.content || reply.reasoning) {
         const state = reply.content ? "writing" : "thinking";
         if (this.state?.[0] !== state) this.setState(state);
+        this.offerAnswer(state === "thinking");
         view.pending ??= requestAnimationFrame(() => this.draw(view, reply, false));
       }
       this.metrics = reply.metrics;
@@ -473,7 +478,15 @@ class Page {
     return wait ? `${message} ${fill(this.texts.wait, wait)}` : message;
   }
 
+  offerAnswer(offered) {
+    const { answer, stop } = this.at;
+    const focused = document.activeElement === answer;
+    answer.hidden = !offered;
+    if (focused && !offered) stop.focus();
+  }
+
   setBusy(busy) {
+    this.offerAnswer(false);
     const { send, stop } = this.at;
     const [shown, hidden] = busy ? [stop, send] : [send, stop];
     const focused = document.activeElement === hidden;

@@ -148,6 +148,41 @@ const tests = {
     await page.close();
   },
 
+  async "thinking ends when the answer is asked for"() {
+    const { page, seen } = await open();
+    const idsOf = async (content) => {
+      const body = JSON.stringify({ content });
+      const asked = { method: "POST", headers: { "Content-Type": "application/json" }, body };
+      return (await (await fetch(`${base}/tokenize`, asked)).json()).tokens;
+    };
+    // The model would think for a few tokens only: it may not end that itself.
+    const barred = [...(await idsOf("</think>")), ...(await idsOf("<tool_call>"))];
+    const bias = Object.fromEntries(barred.map((id) => [id, -100]));
+    await page.evaluate((logit_bias) => {
+      const real = window.fetch;
+      window.fetch = (path, options) => {
+        if (path === "v1/chat/completions") {
+          options = { ...options, body: JSON.stringify({ ...JSON.parse(options.body), logit_bias, ignore_eos: true }) };
+        }
+        return real(path, options);
+      };
+    }, bias);
+    assert.ok(await hidden(page, "#answer"));
+    await ask(page, "Please list 5 animals.");
+    await page.waitForFunction(() => document.querySelector("#answer").checkVisibility());
+    assert.equal(await textOf(page, "#answer"), "Answer now");
+    assert.equal(await textOf(page, "#status"), "Thinking…");
+    await press(page, "#answer");
+    await page.waitForFunction((selector) => document.querySelector(`${selector} .text`), {}, ANSWER);
+    await page.waitForFunction(() => !document.querySelector("#answer").checkVisibility());
+    assert.notEqual(await textOf(page, `${ANSWER} .thought`), "");
+    await press(page, "#stop");
+    await answered(page, 1);
+    await until(async () => (await queue()).running === 0, "idle after the stop");
+    clean(seen, /^404 \/v1\/cancel$/);
+    await page.close();
+  },
+
   async "languages, thinking and a new conversation"() {
     const { page, seen } = await open();
     assert.equal(await textOf(page, "#send"), "Send");
