@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import json
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,19 @@ def subject(large: Tokenizer, library: Library, tmp_path_factory: pytest.TempPat
     subject.package.close()
 
 
+@pytest.fixture
+def subject_of(library: Library, tmp_path: Path) -> Iterator[Callable[[str], Subject]]:
+    """Makes a subject of a tokenizer.json, for one test."""
+    with ExitStack() as opened:
+
+        def make(tokenizer_json: str) -> Subject:
+            subject = Subject(tokenizer_json, tmp_path, library)
+            opened.callback(subject.package.close)
+            return subject
+
+        yield make
+
+
 @pytest.fixture(autouse=True)
 def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
@@ -96,22 +110,24 @@ def test_ids_of_random_text_are_those_of_the_reference(subject: Subject) -> None
 
 
 @pytest.mark.parametrize("vocabulary", [512, 1024])
-def test_small_vocabularies_give_the_ids_of_the_reference(vocabulary: int, library: Library, tmp_path: Path) -> None:
-    small = Subject(train(vocabulary).to_str(), tmp_path, library)
+def test_small_vocabularies_give_the_ids_of_the_reference(
+    vocabulary: int, subject_of: Callable[[str], Subject]
+) -> None:
+    small = subject_of(train(vocabulary).to_str())
     for batch in batches(random_texts(5_000, seed=vocabulary)):
         small.check(batch)
 
 
 @pytest.mark.skipif(not DEMO.is_file(), reason="the built-in model is not in this tree")
-def test_built_in_model_gives_the_ids_of_the_reference(library: Library, tmp_path: Path) -> None:
-    demo = Subject(DEMO.read_text(encoding="utf-8"), tmp_path, library)
+def test_built_in_model_gives_the_ids_of_the_reference(subject_of: Callable[[str], Subject]) -> None:
+    demo = subject_of(DEMO.read_text(encoding="utf-8"))
     for batch in batches(random_texts(10_000, seed=3)):
         demo.check(batch)
 
 
-def test_whole_words_are_found_where_merges_are_ignored(large: Tokenizer, library: Library, tmp_path: Path) -> None:
+def test_whole_words_are_found_where_merges_are_ignored(large: Tokenizer, subject_of: Callable[[str], Subject]) -> None:
     document = without_merges(large, share=0.5)
-    words_only = Subject(json.dumps(document), tmp_path, library)
+    words_only = subject_of(json.dumps(document))
     # Without this the test would pass for an engine that does not know the setting.
     assert words_only.reference.encode(" would").ids != Tokenizer.from_str(
         json.dumps(document | {"model": document["model"] | {"ignore_merges": False}})
@@ -121,8 +137,8 @@ def test_whole_words_are_found_where_merges_are_ignored(large: Tokenizer, librar
 
 
 @pytest.mark.slow
-def test_every_code_point_has_the_class_of_the_reference(library: Library, tmp_path: Path) -> None:
-    revealing = Subject(class_revealing().to_str(), tmp_path, library)
+def test_every_code_point_has_the_class_of_the_reference(subject_of: Callable[[str], Subject]) -> None:
+    revealing = subject_of(class_revealing().to_str())
     examples = ["a" + character + "b " + character + "." for character in "x7 -"]
     # Letter, number, white space and all others are cut in four ways.
     assert len({tuple(len(token) for token in revealing.reference.encode(text).tokens) for text in examples}) == 4
@@ -131,8 +147,8 @@ def test_every_code_point_has_the_class_of_the_reference(library: Library, tmp_p
         revealing.check(["".join(batch[i : i + 100]) for i in range(0, len(batch), 100)], round_trip=False)
 
 
-def test_contractions_are_those_of_the_reference(library: Library, tmp_path: Path) -> None:
-    revealing = Subject(class_revealing().to_str(), tmp_path, library)
+def test_contractions_are_those_of_the_reference(subject_of: Callable[[str], Subject]) -> None:
+    revealing = subject_of(class_revealing().to_str())
     ranges = ((0, 0x3000), (0xA640, 0xAC00), (0xFB00, 0xFB50), (0xFF00, 0x10000), (0x1D400, 0x1D800))
     single = [chr(code) for begin, end in ranges for code in range(begin, end)]
     pairs = itertools.product("lLvVrReEsSdDmMtTxſℓĿ1 .中", repeat=2)
@@ -153,10 +169,10 @@ def test_added_tokens_are_plain_text_without_the_flag(large: Tokenizer, subject:
 
 
 def test_plain_words_do_not_become_added_tokens_where_merges_are_ignored(
-    large: Tokenizer, library: Library, tmp_path: Path
+    large: Tokenizer, subject_of: Callable[[str], Subject]
 ) -> None:
     document = without_merges(large, share=0.5)
-    words_only = Subject(json.dumps(document), tmp_path, library)
+    words_only = subject_of(json.dumps(document))
     plain = without_added_tokens(words_only.reference)
     for text in ("思考", "考虑", "@@@", "思考 思考!", "<tool"):
         assert words_only.package.tokenize(text, special=False) == plain.encode(text).ids, text
