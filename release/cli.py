@@ -104,7 +104,7 @@ def _add_calibrate(parser: argparse.ArgumentParser) -> None:
 
 
 def _calibrate(arguments: argparse.Namespace) -> None:
-    from release.calibrate import CALIBRATION_TEXT, CalibrateOptions, calibrate
+    from release.calibration.calibrate import CALIBRATION_TEXT, CalibrateOptions, calibrate
 
     options = CalibrateOptions(
         package=arguments.package,
@@ -152,9 +152,9 @@ def _add_quantize(parser: argparse.ArgumentParser) -> None:
 
 
 def _quantize(arguments: argparse.Namespace) -> None:
-    from release.mtp_record import conversion_note
+    from release.mtp.record import conversion_note
     from release.output import check_output_file
-    from release.quantize import QuantizeOptions, quantize_with_report
+    from release.quantization.quantize import QuantizeOptions, quantize_with_report
 
     options = QuantizeOptions(
         source=arguments.source,
@@ -190,7 +190,7 @@ def _add_pack(parser: argparse.ArgumentParser) -> None:
 
 def _pack(arguments: argparse.Namespace) -> None:
     from release.output import check_output_file
-    from release.pack import PackOptions, pack_with_report
+    from release.package.pack import PackOptions, pack_with_report
 
     if arguments.report is not None:
         check_output_file(arguments.report, force=arguments.force)
@@ -209,7 +209,7 @@ def _write_report(arguments: argparse.Namespace, text: str) -> None:
 
 
 def _add_mtp(parser: argparse.ArgumentParser) -> None:
-    from release.mtp_cli import add_commands
+    from release.mtp.cli import add_commands
 
     add_commands(parser)
 
@@ -223,7 +223,7 @@ def _add_inspect(parser: argparse.ArgumentParser) -> None:
 
 
 def _inspect(arguments: argparse.Namespace) -> None:
-    from release.inspect_package import inspect_package
+    from release.package.inspection import inspect_package
 
     report = inspect_package(arguments.package, verify=arguments.verify)
     print(report.to_json() if arguments.json else report.to_text())
@@ -243,7 +243,7 @@ def _add_logits(parser: argparse.ArgumentParser) -> None:
 
 def _logits(arguments: argparse.Namespace) -> None:
     from launcher.engine_types import KvType
-    from release.logits import LogitsOptions, dump_logits
+    from release.fidelity.logits import LogitsOptions, dump_logits
 
     options = LogitsOptions(
         package=arguments.package,
@@ -296,7 +296,7 @@ def _add_fidelity(parser: argparse.ArgumentParser) -> None:
 
 def _fidelity(arguments: argparse.Namespace) -> None:
     from launcher.engine_types import KvType
-    from release.fidelity import FidelityOptions, fidelity
+    from release.fidelity.compare import FidelityOptions, fidelity
 
     options = FidelityOptions(
         reference=arguments.reference,
@@ -317,20 +317,20 @@ def _fidelity(arguments: argparse.Namespace) -> None:
 
 
 def _add_bench(parser: argparse.ArgumentParser) -> None:
-    from release.bench_cli import add_options
+    from release.bench.cli import add_options
 
     add_options(parser, positive=_positive, positives=_positive_list, kv_types=_KV_TYPES)
     parser.set_defaults(command=_bench)
 
 
 def _bench(arguments: argparse.Namespace) -> None:
-    from release.bench_cli import run
+    from release.bench.cli import run
 
     run(arguments, _KV_TYPES)
 
 
 def _add_publish(parser: argparse.ArgumentParser) -> None:
-    from release.publish_cli import add_options, run
+    from release.upload.cli import add_options, run
 
     add_options(parser)
     parser.set_defaults(command=run)
@@ -345,13 +345,13 @@ def _add_bundle(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_finalize(parser: argparse.ArgumentParser) -> None:
-    from release.release_cli import add_finalize
+    from release.folder.cli import add_finalize
 
     add_finalize(parser, demo=_DEMO)
 
 
 def _add_verify(parser: argparse.ArgumentParser) -> None:
-    from release.release_cli import add_verify
+    from release.folder.cli import add_verify
 
     add_verify(parser)
 

@@ -32,6 +32,7 @@ BUILD = ROOT / "build"
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 CHECKPOINT = ROOT / "release" / "demo" / "checkpoint"
+PACKER_ROOMS = ("checkpoint", "layouts", "package", "quantization")
 DEMO = BUILD / "demo" / "demo.l3r"
 DEMO_WORDS = ("--recipe", "w8a8", "--name", "mindnano-demo", "--license", "Apache-2.0")
 _TAIL_LINES = 25
@@ -91,7 +92,7 @@ def steps(profile: str) -> list[Step]:
         ),
         Step(
             name="demo",
-            key=digest([*source_files(CHECKPOINT), *sorted((ROOT / "release").glob("*.py"))], *DEMO_WORDS),
+            key=digest([*source_files(CHECKPOINT), *packers()], *DEMO_WORDS),
             results=(DEMO,),
             run=pack_demo,
         ),
@@ -108,6 +109,12 @@ def steps(profile: str) -> list[Step]:
             )
         )
     return found
+
+
+def packers() -> list[Path]:
+    """The modules that the bytes of a package depend on."""
+    release = ROOT / "release"
+    return [*sorted(release.glob("*.py")), *(path for room in PACKER_ROOMS for path in source_files(release / room))]
 
 
 def digest(files: Sequence[Path], *words: str) -> str:

@@ -15,11 +15,11 @@ from typing import Any, Final
 
 from launcher.engine_types import KvType
 from release.demo.evaluation_text import EVALUATION_TEXT
-from release.fidelity import ALL, ANSWERS, FidelityOptions, fidelity
-from release.fidelity_report import markdown
-from release.pack import PackOptions, pack
-from release.quantize import QuantizeOptions, quantize
-from release.release_fidelity import DEMO_REPORTS
+from release.fidelity.compare import ALL, ANSWERS, FidelityOptions, fidelity
+from release.fidelity.report import markdown
+from release.folder.fidelity import DEMO_REPORTS
+from release.package.pack import PackOptions, pack
+from release.quantization.quantize import QuantizeOptions, quantize
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 CHECKPOINT: Final = Path(__file__).with_name("checkpoint")

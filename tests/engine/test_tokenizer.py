@@ -16,7 +16,7 @@ from engine.build import build_library
 from launcher.engine import Package
 from launcher.engine_library import Library
 from launcher.errors import UsageError
-from release.tokenizer_tables import build_tables
+from release.package.tokenizer_tables import build_tables
 from tests.support.reference_tokenizers import class_revealing, train, without_added_tokens, without_merges
 from tests.support.texts import random_texts
 from tests.support.tokenizer_package import tokenizer_package

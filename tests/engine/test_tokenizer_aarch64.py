@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from engine.build import build_executable
-from release.tokenizer_tables import build_tables
+from release.package.tokenizer_tables import build_tables
 from tests.support.qemu import aarch64_command
 from tests.support.reference_tokenizers import train
 from tests.support.texts import random_texts

@@ -14,7 +14,7 @@ from engine.errors import BuildError
 from launcher.engine import Package
 from launcher.engine_library import Library
 from launcher.errors import PackageError
-from release.tokenizer_tables import TokenizerTables, build_tables
+from release.package.tokenizer_tables import TokenizerTables, build_tables
 from tests.support.availability import unavailable
 from tests.support.reference_tokenizers import train
 from tests.support.texts import random_texts

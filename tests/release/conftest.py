@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from release.pack import PackOptions, pack
-from release.quantize import QuantizeOptions, quantize
+from release.package.pack import PackOptions, pack
+from release.quantization.quantize import QuantizeOptions, quantize
 from tests.support.checkpoints import make_checkpoint
 
 Convert = Callable[..., Path]

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from launcher.errors import UsageError
-from release import bench as bench_module
-from release.bench import BenchOptions, BenchReport, Speed, bench
+from release.bench import engine as bench_module
+from release.bench.engine import BenchOptions, BenchReport, Speed, bench
 
 Convert = Callable[..., Path]
 

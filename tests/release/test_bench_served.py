@@ -18,12 +18,13 @@ import pytest
 
 from launcher.errors import EngineCrash, InternalError, ResourceError, UsageError
 from launcher.system import SystemView
-from release import bench_machine, cli
-from release import bench_served as module
-from release.bench_machine import Resident, Sampler, describe_machine, read_sensors
-from release.bench_report import Row, ServedReport
-from release.bench_served import INPUTS, ServedOptions, bench_served
-from release.bench_server import BenchServer, Completion
+from release import cli
+from release.bench import machine as bench_machine
+from release.bench import served as module
+from release.bench.machine import Resident, Sampler, describe_machine, read_sensors
+from release.bench.report import Row, ServedReport
+from release.bench.served import INPUTS, ServedOptions, bench_served
+from release.bench.server import BenchServer, Completion
 from tests.support.demo import DEMO, ROOT, require_demo
 from tests.support.pinning import make_clocks, read_clocks
 from tests.support.server_process import eventually
@@ -201,7 +202,8 @@ def test_a_signal_ends_the_server_and_unlocks(demo: Path, tmp_path: Path, number
     board = make_clocks(tmp_path / "board")
     before = read_clocks(board)
     script = (
-        "import sys\nfrom pathlib import Path\nfrom release import bench_served, cli\n"
+        "import sys\nfrom pathlib import Path\n"
+        "from release import cli\nfrom release.bench import served as bench_served\n"
         "real = bench_served.ServedOptions\n"
         f"bench_served.ServedOptions = lambda **values: real(**values | {{'root': Path({str(board)!r})}})\n"
         "sys.exit(cli.main(sys.argv[1:]))\n"
@@ -227,7 +229,7 @@ def test_options_of_the_other_kind_are_refused(
 
 def test_the_environment_of_the_server_has_no_options(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("MINDNANO_KV_CACHE", "int8")
-    from release.bench_server import child_environment
+    from release.bench.server import child_environment
 
     assert not [name for name in child_environment(tmp_path) if name.startswith("MINDNANO_")]
 

@@ -14,9 +14,9 @@ from safetensors.numpy import load_file
 
 from launcher.engine import Package
 from launcher.errors import UsageError
-from release.activations import ActivationRun, Record, Weights
-from release.calibrate import CALIBRATION_TEXT, CalibrateOptions, calibrate
-from release.quantize import QuantizeOptions, quantize
+from release.calibration.activations import ActivationRun, Record, Weights
+from release.calibration.calibrate import CALIBRATION_TEXT, CalibrateOptions, calibrate
+from release.quantization.quantize import QuantizeOptions, quantize
 from tests.support.checkpoints import make_checkpoint
 from tests.support.dimensions import Dimensions
 from tests.support.reference import Reference, package_weights

@@ -13,8 +13,8 @@ import numpy.typing as npt
 import pytest
 
 from launcher.errors import PackageError
-from release.logits import LogitsOptions, dump_logits
-from release.quantize import QuantizeOptions, quantize
+from release.fidelity.logits import LogitsOptions, dump_logits
+from release.quantization.quantize import QuantizeOptions, quantize
 from tests.support.checkpoints import write_safetensors
 from tests.support.l3r_file import read_l3r
 

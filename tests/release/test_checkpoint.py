@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from launcher.errors import PackageError
-from release.checkpoint import open_checkpoint
-from release.safetensors_reader import TensorReader, read_header
+from release.checkpoint.files import open_checkpoint
+from release.checkpoint.safetensors_reader import TensorReader, read_header
 from tests.support.checkpoints import edit_json, make_checkpoint, write_safetensors
 
 

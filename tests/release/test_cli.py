@@ -105,7 +105,7 @@ def test_an_interrupt_exits_with_130(
     def interrupt(_options: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("release.pack.pack_with_report", interrupt)
+    monkeypatch.setattr("release.package.pack.pack_with_report", interrupt)
     assert cli.main(["pack", str(tmp_path), str(tmp_path)]) == 130
     assert "interrupted" in capsys.readouterr().err
 
@@ -176,7 +176,7 @@ def test_what_the_system_refuses_is_shown_as_a_traceback(
     def fail(*_arguments: object, **_options: object) -> None:
         raise error
 
-    monkeypatch.setattr("release.inspect_package.inspect_package", fail)
+    monkeypatch.setattr("release.package.inspection.inspect_package", fail)
     assert cli.main(["inspect", "x.l3r"]) == code
     lines = capsys.readouterr().err.splitlines()
     assert text in lines[0]

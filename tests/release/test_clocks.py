@@ -13,8 +13,8 @@ import pytest
 
 from launcher.errors import DeviceError
 from launcher.system import SystemView
-from release import clocks
-from release.clocks import Setting, pinned_clocks, plan
+from release.bench import clocks
+from release.bench.clocks import Setting, pinned_clocks, plan
 from tests.support.demo import ROOT
 from tests.support.pinning import DEVFREQ, NPU, POLICIES, make_clocks, read_clocks
 from tests.support.server_process import eventually
@@ -129,7 +129,7 @@ def test_the_death_of_the_keeper_is_made_good(board: Path) -> None:
     before = read_clocks(board)
     with pinned_clocks(board) as (_pinned, left):
         for process in Path("/proc").glob("[0-9]*/cmdline"):
-            if b"release.clock_keeper\0" + str(board).encode() in process.read_bytes():
+            if b"release.bench.clock_keeper\0" + str(board).encode() in process.read_bytes():
                 os.kill(int(process.parent.name), signal.SIGKILL)
         assert read_clocks(board) != before
     assert read_clocks(board) == before

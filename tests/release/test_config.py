@@ -9,8 +9,8 @@ import pytest
 
 from launcher.engine_types import ModelConfig
 from launcher.errors import PackageError, UsageError
-from release.config import check_supported, config_section, parse_config_section, read_config
-from release.special_tokens import SpecialTokens, resolve_special_tokens
+from release.checkpoint.config import check_supported, config_section, parse_config_section, read_config
+from release.checkpoint.special_tokens import SpecialTokens, resolve_special_tokens
 from tests.support.checkpoints import PRESETS, config_json
 
 SPECIAL = SpecialTokens(bos=None, eos=311, pad=308, stop=(311, 308))

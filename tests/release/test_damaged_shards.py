@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from launcher.errors import PackageError
-from release.quantize import QuantizeOptions, quantize
+from release.quantization.quantize import QuantizeOptions, quantize
 from tests.support.random_checkpoint import write_random_checkpoint
 
 INDEX = "model.safetensors.index.json"

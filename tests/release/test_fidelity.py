@@ -15,12 +15,12 @@ from launcher.engine import Package
 from launcher.engine_types import KvType
 from launcher.errors import DeviceError, MindnanoError, PackageError, UsageError
 from release import cli
-from release import fidelity as module
 from release.demo.evaluation_text import EVALUATION_TEXT
 from release.demo.rounding import BEGIN, CARD, DOCUMENT, END, replaced
-from release.fidelity import FidelityOptions, fidelity
-from release.fidelity_report import Comparison, FidelityReport, markdown
-from release.layout import is_quantized
+from release.fidelity import compare as module
+from release.fidelity.compare import FidelityOptions, fidelity
+from release.fidelity.report import Comparison, FidelityReport, markdown
+from release.layouts.weights import is_quantized
 from tests.support.checkpoints import edit_json, make_checkpoint
 from tests.support.dimensions import Dimensions
 from tests.support.reference import Reference, checkpoint_weights, mean_kl, package_weights
@@ -142,8 +142,8 @@ def test_answers_are_not_what_counts(tmp_path: Path, convert: Convert) -> None:
 @pytest.fixture(scope="module")
 def roundings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The built-in model in w4a8 and in the same layouts by plain rounding."""
-    from release.pack import PackOptions, pack
-    from release.quantize import QuantizeOptions, quantize
+    from release.package.pack import PackOptions, pack
+    from release.quantization.quantize import QuantizeOptions, quantize
 
     folder = tmp_path_factory.mktemp("roundings")
     found = {}

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pytest
 
 from launcher.errors import EngineCrash
-from release.fidelity_metrics import ErrorSums, Figures, compare, predictions
+from release.fidelity.metrics import ErrorSums, Figures, compare, predictions
 
 Floats = npt.NDArray[np.float32]
 

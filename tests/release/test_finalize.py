@@ -20,9 +20,9 @@ from launcher.engine_types import EngineOptions, KvType, SessionOptions
 from launcher.errors import MindnanoError, PackageError
 from launcher.integrity.manifest import read_manifest
 from launcher.integrity.model_info import read_model_info
-from release.checkout import Checkout, read_checkout
-from release.package_facts import ask, read_package_facts
-from release.provenance import PREDICATE, STATEMENT
+from release.folder.checkout import Checkout, read_checkout
+from release.folder.provenance import PREDICATE, STATEMENT
+from release.package.facts import ask, read_package_facts
 from tests.release.conftest import Convert
 from tests.support.checkpoints import make_checkpoint
 from tests.support.demo import require_demo
@@ -197,7 +197,7 @@ def test_a_converted_model_names_its_base_everywhere(program: Path, converted: P
 
 def test_other_terms_bring_the_base_models_along(program: Path, converted: Path, tmp_path: Path) -> None:
     given = tmp_path / "LICENSE.base"
-    given.write_bytes(text(ROOT / "release/licences/MIT.txt").format(copyright="Copyright (c) 2026 X").encode())
+    given.write_bytes(text(ROOT / "release/folder/licences/MIT.txt").format(copyright="Copyright (c) 2026 X").encode())
     options = {"weights_licence": "cc-by-nc-4.0", "base_licence_file": given}
     folder = make_release(tmp_path / "out", program, converted, **options)
     assert faults(look(folder)) == {}

@@ -14,8 +14,9 @@ import pytest
 
 from launcher.errors import MindnanoError, PackageError, ResourceError, TrustError, UsageError
 from launcher.integrity.signature import KeyUse, parse_public_key, parse_signature, verify_signature
-from release import cli, finalize
-from release.signing import read_secret_key, sign
+from release import cli
+from release.folder import finalize
+from release.folder.signing import read_secret_key, sign
 from tests.support.demo import require_demo
 from tests.support.release_folders import faults, files_of, look, make_release, publisher_json, stand_in_program
 from tests.support.verification import SIGNER, flip
@@ -79,8 +80,8 @@ def test_too_little_room_is_said_before_anything_is_written(
 KILLED = """
 import signal, sys
 from pathlib import Path
-from release import finalize
-from release.checkout import Checkout
+from release.folder import finalize
+from release.folder.checkout import Checkout
 def stop(*_arguments, **_options):
     print("here", flush=True)
     signal.pause()
@@ -128,7 +129,8 @@ def test_an_interrupted_run_leaves_nothing(program: Path, tmp_path: Path, monkey
 
 STOPPED = """
 import signal, sys
-from release import cli, finalize
+from release import cli
+from release.folder import finalize
 def stop(*_arguments, **_options):
     print("here", flush=True)
     signal.pause()

@@ -16,13 +16,13 @@ import pytest
 from launcher.engine import Package
 from launcher.engine_types import Dtype, Section
 from launcher.errors import MindnanoError, PackageError, UsageError
-from release.l3r_reader import read_package
-from release.logits import LogitsOptions, dump_logits
-from release.mtp import AppendOptions, StripOptions, append, strip
-from release.mtp_audit import AuditOptions, audit
-from release.mtp_extract import ExtractOptions, extract
-from release.mtp_inspect import inspect_mtp
-from release.mtp_record import trunk_identity
+from release.fidelity.logits import LogitsOptions, dump_logits
+from release.mtp.append import AppendOptions, StripOptions, append, strip
+from release.mtp.audit import AuditOptions, audit
+from release.mtp.extract import ExtractOptions, extract
+from release.mtp.inspection import inspect_mtp
+from release.mtp.record import trunk_identity
+from release.package.reader import read_package
 from tests.support.checkpoints import edit_json, make_checkpoint
 from tests.support.l3r_file import L3rFile, read_l3r
 from tests.support.packages import INTEGER, sections, tensor_parts, uniform, write_package, write_parts

@@ -12,10 +12,10 @@ import pytest
 
 from launcher.errors import UsageError
 from release import cli
-from release.l3r_reader import read_package
-from release.mtp import AppendOptions, append
-from release.mtp_audit import AuditOptions, AuditReport, audit
-from release.mtp_extract import ExtractOptions, extract
+from release.mtp.append import AppendOptions, append
+from release.mtp.audit import AuditOptions, AuditReport, audit
+from release.mtp.extract import ExtractOptions, extract
+from release.package.reader import read_package
 from tests.support.packages import INTEGER, sections, tensor_parts, write_package, write_parts
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 
 from launcher.errors import MindnanoError, PackageError, ResourceError
-from release import mtp
-from release.l3r_reader import read_package
-from release.mtp import AppendOptions, StripOptions, append, strip
-from release.mtp_audit import AuditOptions, audit
-from release.mtp_extract import ExtractOptions, extract
-from release.mtp_inspect import inspect_mtp
+from release.mtp import append as module
+from release.mtp.append import AppendOptions, StripOptions, append, strip
+from release.mtp.audit import AuditOptions, audit
+from release.mtp.extract import ExtractOptions, extract
+from release.mtp.inspection import inspect_mtp
+from release.package.reader import read_package
 from tests.support.demo import require_demo
 from tests.support.package_bytes import HEADER_FIELDS, SECTION_FIELDS, TENSOR_FIELDS, Image
 from tests.support.packages import INTEGER, sections, tensor_parts, write_package, write_parts
@@ -94,7 +94,7 @@ def test_a_killed_append_has_no_result_and_the_next_one_succeeds(bench: Bench, m
     program = (
         "import os, signal, sys\n"
         "from pathlib import Path\n"
-        "from release import mtp\n"
+        "from release.mtp import append as mtp\n"
         "def stop(*_arguments, **_options):\n"
         "    print('here', flush=True)\n"
         "    signal.pause()\n"
@@ -149,7 +149,7 @@ def test_bytes_between_the_parts_are_looked_at(bench: Bench) -> None:
 
 def test_a_result_that_was_written_wrongly_gets_no_name(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """The disk, or a bug, changes a byte between writing and reading back."""
-    original = mtp.write_file
+    original = module.write_file
 
     def write(file: object, plan: object, parts: object) -> None:
         original(file, plan, parts)  # type: ignore[arg-type]
@@ -157,20 +157,20 @@ def test_a_result_that_was_written_wrongly_gets_no_name(bench: Bench, monkeypatc
         file.flush()  # type: ignore[attr-defined]
         flip(Path(file.name), place)  # type: ignore[attr-defined]
 
-    monkeypatch.setattr(mtp, "write_file", write)
+    monkeypatch.setattr(module, "write_file", write)
     assert fails(bench.steps()["append"], bench.folder).slug == "mtp-audit-failed"
     assert fails(bench.steps()["strip"], bench.folder).slug == "mtp-trunk-differs"
 
 
 def test_a_name_that_is_taken_meanwhile_is_not_replaced(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = mtp.write_file
+    original = module.write_file
     out = bench.folder / "out.mtp.l3r"
 
     def write(file: object, plan: object, parts: object) -> None:
         original(file, plan, parts)  # type: ignore[arg-type]
         out.write_bytes(b"precious")
 
-    monkeypatch.setattr(mtp, "write_file", write)
+    monkeypatch.setattr(module, "write_file", write)
     with pytest.raises(MindnanoError) as caught:
         bench.append(out)
     assert caught.value.slug == "output-exists"

@@ -14,9 +14,9 @@ import pytest
 from launcher.engine_types import Dtype, Section
 from launcher.errors import InternalError, MindnanoError, PackageError, ResourceError, UsageError
 from release import output
-from release.l3r import SectionPart, TensorPart, plan_file, write_file
-from release.pack import PackOptions, pack
-from release.quantize import QuantizeOptions, quantize
+from release.package.l3r import SectionPart, TensorPart, plan_file, write_file
+from release.package.pack import PackOptions, pack
+from release.quantization.quantize import QuantizeOptions, quantize
 from tests.support.checkpoints import edit_json
 
 

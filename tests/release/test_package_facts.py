@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from release.pack import PackOptions, pack
-from release.package_facts import checkpoint_sha256, read_package_facts, sources_of
-from release.quantize import QuantizeOptions, quantize
+from release.package.facts import checkpoint_sha256, read_package_facts, sources_of
+from release.package.pack import PackOptions, pack
+from release.quantization.quantize import QuantizeOptions, quantize
 
 
 @pytest.fixture(scope="module")

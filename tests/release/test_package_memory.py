@@ -12,8 +12,8 @@ import pytest
 from launcher.engine import Package
 from launcher.engine_types import EngineOptions, KvType, SessionOptions
 from launcher.integrity.model_info import MemoryFigures, read_model_info
-from release.package_memory import SOURCE, memory_of
-from release.release_agreement import model_faults
+from release.folder.agreement import model_faults
+from release.package.memory import SOURCE, memory_of
 from tests.release.conftest import Convert
 from tests.support.demo import require_demo
 from tests.support.release_folders import faults, look, make_release, reseal, stand_in_program
@@ -67,7 +67,7 @@ def test_another_versions_plan_is_held_against_ours(tmp_path: Path) -> None:
     folder = make_release(tmp_path / "out", program, require_demo())
     info = read_model_info(folder)
     assert info is not None
-    from release.package_facts import read_package_facts
+    from release.package.facts import read_package_facts
 
     package, _ = read_package_facts(require_demo())
     assert package is not None

@@ -22,8 +22,8 @@ from huggingface_hub.utils import _http
 from launcher.errors import MindnanoError, NetworkError, PackageError, UsageError
 from launcher.integrity.checksums import format_checksums
 from release import cli
-from release import publish as module
-from release.publish import Commit, PublishOptions, publish
+from release.upload import publish as module
+from release.upload.publish import Commit, PublishOptions, publish
 from tests.support.demo import ROOT
 from tests.support.fake_hub import TOKEN, FakeHub, Stored
 from tests.support.releases import sha256
@@ -278,7 +278,7 @@ def test_a_process_of_its_own_publishes(hub: FakeHub, release: Path) -> None:
     """Where nothing else has imported the library before."""
     repository = hub.make(REPO)
     script = (
-        "import sys\nfrom release import cli, publish\n"
+        "import sys\nfrom release import cli\nfrom release.upload import publish\n"
         "publish.require_verified = lambda folder: None\n"
         "sys.exit(cli.main(sys.argv[1:]))\n"
     )

@@ -7,8 +7,8 @@ import numpy.typing as npt
 import pytest
 
 from launcher.engine_types import Dtype
-from release.layout import encode, matrix_bytes, tensor_bytes
-from release.quantization import Q4, Q8, GroupFormat, ScaleOverflow
+from release.layouts.groups import Q4, Q8, GroupFormat, ScaleOverflow
+from release.layouts.weights import encode, matrix_bytes, tensor_bytes
 from tests.support.l3r_file import decode
 
 Groups = npt.NDArray[np.float32]

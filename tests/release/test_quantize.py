@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pytest
 
 from launcher.errors import PackageError, UsageError
-from release.quantize import QuantizeOptions, quantize
+from release.quantization.quantize import QuantizeOptions, quantize
 from tests.support.checkpoints import (
     PRESETS,
     cast,

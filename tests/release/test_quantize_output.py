@@ -16,7 +16,7 @@ import pytest
 
 from launcher.errors import ResourceError, UsageError
 from release import output
-from release.quantize import QuantizeOptions, quantize
+from release.quantization.quantize import QuantizeOptions, quantize
 from tests.support.checkpoints import PRESETS, cast, edit_json, make_checkpoint, random_tensors
 
 Tensors = dict[str, npt.NDArray[Any]]
@@ -109,8 +109,8 @@ def test_memory_does_not_grow_with_the_model(tmp_path: Path) -> None:
     _write_sparse(folder / "model.safetensors", tensors)
     edit_json(folder / "config.json", lambda config: config.update(vocab_size=vocabulary))
     program = (
-        "import sys, resource; from pathlib import Path; from release.pack import PackOptions, pack\n"
-        "from release.quantize import QuantizeOptions, quantize\n"
+        "import sys, resource; from pathlib import Path; from release.package.pack import PackOptions, pack\n"
+        "from release.quantization.quantize import QuantizeOptions, quantize\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "manifest = quantize(QuantizeOptions(source=Path(sys.argv[1]), output=Path(sys.argv[2]), recipe='bf16'))\n"
         "pack(PackOptions(manifest=manifest, output=Path(sys.argv[2] + '.l3r')))\n"

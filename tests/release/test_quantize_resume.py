@@ -16,18 +16,18 @@ from pathlib import Path
 import pytest
 
 from launcher.errors import PackageError, ResourceError, UsageError
-from release import conversion
-from release.journal import FILE_NAME as JOURNAL
-from release.quantize import QuantizeOptions, quantize, quantize_with_report
-from release.quantize_report import QuantizeReport
+from release.quantization import conversion
+from release.quantization.journal import FILE_NAME as JOURNAL
+from release.quantization.quantize import QuantizeOptions, quantize, quantize_with_report
+from release.quantization.report import QuantizeReport
 from tests.support.checkpoints import make_checkpoint
 
 # Dies at the given step: a write, a flush, or a file about to get its name. Threads are within a step at any time.
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from release import conversion
-from release.quantize import QuantizeOptions, quantize
+from release.quantization import conversion
+from release.quantization.quantize import QuantizeOptions, quantize
 left = int(sys.argv[3])
 def step(function):
     def counted(*arguments, **options):

@@ -12,9 +12,9 @@ import pytest
 
 from launcher.engine_types import Dtype
 from launcher.errors import InternalError
-from release.layout import matrix_bytes
-from release.quantization import Q4, Q8, GroupFormat, ScaleOverflow, without_search
-from release.quantizer import Figures, NotFinite, Quantizer, Rows, SourceType, native_quantizer
+from release.layouts.groups import Q4, Q8, GroupFormat, ScaleOverflow, without_search
+from release.layouts.quantizer import Figures, NotFinite, Quantizer, Rows, SourceType, native_quantizer
+from release.layouts.weights import matrix_bytes
 from tests.support import rounding_oracle
 from tests.support.checkpoints import from_bf16, to_bf16
 

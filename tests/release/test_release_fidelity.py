@@ -14,9 +14,9 @@ import pytest
 from launcher.errors import PackageError
 from launcher.integrity.model_info import read_model_info
 from release.demo.rounding import CARD, DOCUMENT
-from release.fidelity_report import markdown
-from release.package_facts import PackageFacts, hash_file, read_package_facts
-from release.release_fidelity import DEMO_REPORTS, read_reports
+from release.fidelity.report import markdown
+from release.folder.fidelity import DEMO_REPORTS, read_reports
+from release.package.facts import PackageFacts, hash_file, read_package_facts
 from tests.support.demo import require_demo
 from tests.support.release_folders import faults, look, make_release, stand_in_program
 

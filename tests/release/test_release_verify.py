@@ -16,7 +16,7 @@ from launcher.errors import PackageError
 from launcher.integrity.manifest import read_manifest
 from launcher.payload.file import Payload
 from release import cli
-from release.verify_result import CHECKS
+from release.folder.verify_result import CHECKS
 from tests.release.conftest import Convert
 from tests.support.checkpoints import make_checkpoint
 from tests.support.demo import require_demo
@@ -24,7 +24,7 @@ from tests.support.release_folders import edit, faults, files_of, look, make_rel
 from tests.support.verification import flip
 
 ROOT = Path(__file__).resolve().parents[2]
-SCHEMA = json.loads((ROOT / "release" / "schemas" / "verify.json").read_text(encoding="utf-8"))
+SCHEMA = json.loads((ROOT / "release" / "folder" / "schemas" / "verify.json").read_text(encoding="utf-8"))
 REVISION, OTHER = "0123456789abcdef0123456789abcdef01234567", "f" * 40
 PROGRAM, PACKAGE = "mindnano-infer", "mindnano-demo.l3r"
 TOP = (

@@ -12,8 +12,8 @@ import pytest
 from launcher.engine import Package
 from launcher.engine_types import Dtype
 from launcher.errors import PackageError, UsageError
-from release.inspect_package import inspect_package
-from release.logits import LogitsOptions, dump_logits, read_ids
+from release.fidelity.logits import LogitsOptions, dump_logits, read_ids
+from release.package.inspection import inspect_package
 from tests.support.checkpoints import edit_json, make_checkpoint
 from tests.support.l3r_file import read_l3r
 

@@ -7,11 +7,11 @@ from math import prod
 import pytest
 
 from launcher.engine_types import ModelConfig
-from release.config import check_supported, is_full_attention, read_config
-from release.layout import tensor_bytes
-from release.recipe import RECIPES
-from release.special_tokens import SpecialTokens
-from release.tensors import package_tensors
+from release.checkpoint.config import check_supported, is_full_attention, read_config
+from release.checkpoint.special_tokens import SpecialTokens
+from release.checkpoint.tensors import package_tensors
+from release.layouts.weights import tensor_bytes
+from release.quantization.recipe import RECIPES
 from tests.support.checkpoints import PRESETS, config_json, random_tensors
 
 

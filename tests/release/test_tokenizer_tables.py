@@ -10,8 +10,8 @@ import pytest
 from tokenizers import pre_tokenizers
 
 from launcher.errors import PackageError
-from release.tokenizer_json import SPLIT_SPELLINGS
-from release.tokenizer_tables import build_tables, byte_alphabet
+from release.checkpoint.tokenizer_json import SPLIT_SPELLINGS
+from release.package.tokenizer_tables import build_tables, byte_alphabet
 from tests.support.checkpoint_tokenizer import SPLIT
 from tests.support.reference_tokenizers import train
 

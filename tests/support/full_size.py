@@ -24,12 +24,12 @@ import numpy.typing as npt
 
 from launcher.engine_types import Dtype, ModelConfig, Section
 from launcher.progress import Progress
-from release.config import FEATURES, config_section
-from release.l3r import FilePlan, SectionPart, TensorPart, plan_file, write_file
-from release.layout import GROUP_BYTES, TILE_ROWS, tensor_bytes
-from release.recipe import RECIPES
-from release.tensors import PackageTensor, package_tensors
-from release.tokenizer_tables import build_tables
+from release.checkpoint.config import FEATURES, config_section
+from release.checkpoint.tensors import PackageTensor, package_tensors
+from release.layouts.weights import GROUP_BYTES, TILE_ROWS, tensor_bytes
+from release.package.l3r import FilePlan, SectionPart, TensorPart, plan_file, write_file
+from release.package.tokenizer_tables import build_tables
+from release.quantization.recipe import RECIPES
 from tests.support.checkpoint_tokenizer import SPECIAL, special_ids, tokenizer_json
 
 TOKENS = 157_168

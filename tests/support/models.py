@@ -16,8 +16,8 @@ import numpy.typing as npt
 from launcher.engine import Engine, Package, Session
 from launcher.engine_library import Library
 from launcher.engine_types import EngineOptions, KvType, Logits, SessionOptions
-from release.pack import PackOptions, pack
-from release.quantize import QuantizeOptions, quantize
+from release.package.pack import PackOptions, pack
+from release.quantization.quantize import QuantizeOptions, quantize
 from tests.support.checkpoints import PRESETS, Preset, make_checkpoint
 from tests.support.dimensions import Dimensions
 from tests.support.reference import Floats, checkpoint_weights

@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from launcher.engine_types import Dtype, ModelConfig, Section
-from release.config import FEATURES, config_section
-from release.l3r import FilePlan, SectionPart, TensorPart, plan_file, write_file
-from release.layout import encode, tensor_bytes
-from release.tensors import GROUP_MTP, PackageTensor, Role, package_tensors
-from release.tokenizer_tables import build_tables
+from release.checkpoint.config import FEATURES, config_section
+from release.checkpoint.tensors import GROUP_MTP, PackageTensor, Role, package_tensors
+from release.layouts.weights import encode, tensor_bytes
+from release.package.l3r import FilePlan, SectionPart, TensorPart, plan_file, write_file
+from release.package.tokenizer_tables import build_tables
 from tests.support.checkpoints import tokenizer_json
 
 TOKENS = 320

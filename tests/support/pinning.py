@@ -2,7 +2,7 @@
 
     python -m tests.support.pinning ROOT SIGNAL LINE
 
-LINE counts the lines of `release/clocks.py` that run; past the last one no signal comes. Prints how many ran.
+LINE counts the lines of `release/bench/clocks.py` that run; past the last one no signal comes. Prints how many ran.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from types import FrameType
 from typing import Any
 
 from launcher.interrupts import end_in_good_order
-from release import clocks
+from release.bench import clocks
 
 POLICIES = "sys/devices/system/cpu/cpufreq"
 DEVFREQ = "sys/class/devfreq"

@@ -23,10 +23,10 @@ import numpy as np
 import numpy.typing as npt
 
 from launcher.progress import Progress
-from release.config import read_config
-from release.special_tokens import resolve_special_tokens
-from release.tensors import package_tensors
-from release.tokenizer_tables import build_tables
+from release.checkpoint.config import read_config
+from release.checkpoint.special_tokens import resolve_special_tokens
+from release.checkpoint.tensors import package_tensors
+from release.package.tokenizer_tables import build_tables
 from tests.support.checkpoint_tokenizer import tokenizer_json
 from tests.support.checkpoints import CHAT_TEMPLATE, PRESETS, Preset, config_json, to_bf16, write_json
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from release.tokenizer_tables import byte_alphabet
+from release.package.tokenizer_tables import byte_alphabet
 from tests.support import texts
 from tests.support.checkpoint_tokenizer import SPLIT
 

@@ -21,10 +21,10 @@ from launcher.payload.carried import PUBLISHER, RKNN_RUNTIME, SBOM
 from notices.collect import assign_owners
 from notices.components import load_components
 from notices.render import render_notices
-from release.checkout import Checkout
-from release.finalize import FinalizeOptions, finalize
-from release.verify import VerifyOptions, verify
-from release.verify_result import VerifyResult
+from release.folder.checkout import Checkout
+from release.folder.finalize import FinalizeOptions, finalize
+from release.folder.verify import VerifyOptions, verify
+from release.folder.verify_result import VerifyResult
 from tests.bundle.inventories import PAYLOAD, SUPPLIED, inventory, with_known_terms
 from tests.support.releases import Signer
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from launcher.engine_types import Dtype
-from release.quantization import FLOAT16_MAX, GROUP, Q4, Q8, GroupFormat, ScaleOverflow
+from release.layouts.groups import FLOAT16_MAX, GROUP, Q4, Q8, GroupFormat, ScaleOverflow
 
 FLOAT16_TINY = 2.0**-24
 TILE_ROWS = 8

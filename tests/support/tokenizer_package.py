@@ -10,10 +10,10 @@ from typing import BinaryIO
 
 from launcher import engine_abi as abi
 from launcher.engine_types import Dtype, ModelConfig, Section
-from release.config import FEATURES
-from release.l3r import SectionPart, TensorPart, plan_file, write_file
-from release.layout import tensor_bytes
-from release.tensors import Role, package_tensors
+from release.checkpoint.config import FEATURES
+from release.checkpoint.tensors import Role, package_tensors
+from release.layouts.weights import tensor_bytes
+from release.package.l3r import SectionPart, TensorPart, plan_file, write_file
 
 
 def tokenizer_package(path: Path, section: bytes, token_count: int) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,30 @@ ALLOWED = {
     "notices": {"launcher", "notices"},
     "bundle": {"engine", "launcher", "notices", "bundle"},
     "release": {"engine", "launcher", "notices", "bundle", "release"},
+}
+# What each room of release, and each module outside them, imports of the others: only what stands before it.
+ROOMS = {
+    "help_text": set(),
+    "output": set(),
+    "signals": set(),
+    "stages": set(),
+    "system_errors": set(),
+    "texts": set(),
+    "checkpoint": set(),
+    "layouts": set(),
+    "package": {"checkpoint", "layouts", "output", "stages"},
+    "quantization": {"checkpoint", "layouts", "output", "package", "stages"},
+    "calibration": {"checkpoint", "output", "texts"},
+    "mtp": {"checkpoint", "layouts", "output", "package", "quantization"},
+    "fidelity": {"checkpoint", "layouts", "output", "package", "quantization", "texts"},
+    "bench": {"output", "package", "signals"},
+    "folder": {"fidelity", "output", "package"},
+    "upload": {"folder"},
+    "demo": {"fidelity", "folder", "package", "quantization"},
+    "cli": {
+        *("help_text", "output", "signals", "system_errors"),
+        *("package", "quantization", "calibration", "mtp", "fidelity", "bench", "folder", "upload"),
+    },
 }
 # Loaded by Nuitka in its own process, where alone its base class exists.
 PLUGINS = {"bundle/nuitka_plugin.py"}
@@ -74,6 +99,63 @@ def test_imports_go_one_way(package: str) -> None:
                 if top in ORDER and top not in ALLOWED[package]:
                     wrong.append(f"{path.relative_to(ROOT)} imports {name}")
     assert wrong == []
+
+
+def doors(release: Path) -> dict[str, set[str]]:
+    """Which rooms each room of `release` imports, anywhere in its modules."""
+    found: dict[str, set[str]] = {}
+    for path in release.rglob("*.py"):
+        place = path.relative_to(release.parent).with_suffix("").parts
+        if place[1] != "__init__":
+            names = list(imported(ast.parse(path.read_text(encoding="utf-8")), place[:-1]))
+            rooms = {name.split(".")[1] for name in names if name.startswith("release.")}
+            found.setdefault(place[1], set()).update(rooms - {place[1]})
+    return found
+
+
+def imported(module: ast.Module, package: tuple[str, ...]) -> Iterator[str]:
+    """Full names of what a module of `package` imports, whichever way it says so."""
+    for node in ast.walk(module):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else ()
+            origin = ".".join([*above, *([node.module] if node.module else [])])
+            yield from (f"{origin}.{alias.name}" for alias in node.names)
+
+
+def test_doors_between_the_rooms_of_release_open_one_way() -> None:
+    found = doors(ROOT / "release")
+    assert {room: sorted(others) for room, others in found.items()} == {
+        room: sorted(others) for room, others in ROOMS.items()
+    }
+    order = list(ROOMS)
+    assert [room for room, others in ROOMS.items() if others - set(order[: order.index(room)])] == []
+
+
+def test_set_up_packs_anew_whenever_a_room_that_quantises_changes() -> None:
+    from scripts.setup_checkout import packers
+
+    needed = {"quantization"} | ROOMS["quantization"]
+    known = {path.relative_to(ROOT / "release").with_suffix("").parts[0] for path in packers()}
+    assert needed <= known
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from release.upload.publish import publish",
+        "import release.upload.publish",
+        "from release import upload",
+        "from ..upload import publish",
+        "def lazily():\n    from release.upload import publish",
+    ],
+)
+def test_a_door_is_noticed_however_it_is_opened(tmp_path: Path, line: str) -> None:
+    room = tmp_path / "release" / "folder"
+    room.mkdir(parents=True)
+    (room / "card.py").write_text(line + "\n", encoding="utf-8")
+    assert doors(tmp_path / "release") == {"folder": {"upload"}}
 
 
 @pytest.mark.parametrize("package", [name for name in ORDER if (ROOT / name).is_dir()])

@@ -1,0 +1,1 @@
+"""`mindnano calibrate`: which columns count, measured on texts."""

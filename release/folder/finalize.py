@@ -1,0 +1,344 @@
+"""`mindnano finalize`: from a portable program and a package to a release folder that checks itself.
+
+Everything in it is taken from the two files; the version alone is typed. The folder is written beside its place,
+checked by `release.folder.verify`, and only then gets its name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import launcher
+from launcher.errors import InternalError, PackageError, TrustError, UsageError
+from launcher.integrity import checksums, manifest, model_info
+from launcher.integrity.manifest import Manifest, ReleaseFile
+from launcher.integrity.model_info import ModelInfo
+from launcher.integrity.signature import SUFFIX
+from launcher.integrity.versions import parse_version
+from launcher.progress import Progress
+from release.folder import bom, card, provenance
+from release.folder.bom import ReleaseFacts, release_bill
+from release.folder.card import CardFacts, render_card
+from release.folder.checkout import Checkout
+from release.folder.fidelity import Measured, read_reports
+from release.folder.files import (
+    BASE_LICENCE,
+    LICENCE,
+    LISTS,
+    NOTICE,
+    OLDEST_LAUNCHER,
+    WEIGHTS_LICENCE,
+    Entry,
+    notice,
+    package_name,
+    program_licence,
+    redistribution,
+)
+from release.folder.program_facts import NAME as PROGRAM
+from release.folder.program_facts import ProgramFacts, read_program
+from release.folder.signing import SecretKey, sign
+from release.folder.verify import VerifyOptions, verify
+from release.folder.weights_licences import WeightsLicence, find_licence, given_text, known_names, licence_text
+from release.folder.writing import new_folder
+from release.output import check_output_folder, require_free_space
+from release.package.facts import PackageFacts, ask, hash_file, read_package_facts
+
+_CHUNK: Final = 1 << 20
+_TEXT_LICENCE: Final = "Apache-2.0"
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,59}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinalizeOptions:
+    """What to release.
+
+    Attributes:
+        program: the portable program.
+        package: the weights.
+        version: of the release.
+        output: folder to make.
+        checkout: source that this program runs from.
+        name: name of the model and of its file, without `.l3r`; by default out of the package.
+        weights_licence: by default the one that the package names.
+        base_licence_file: the base model's licence text; by default the usual text of its licence.
+        fidelity: files that `mindnano fidelity --json` printed about this package.
+        key: signs the lists of checksums.
+    """
+
+    program: Path
+    package: Path
+    version: str
+    output: Path
+    checkout: Checkout
+    name: str | None = None
+    weights_licence: str | None = None
+    base_licence_file: Path | None = None
+    fidelity: Sequence[Path] = ()
+    key: SecretKey | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Inputs:
+    """Everything that is known before the first file is written. `own` is the licence of the base model."""
+
+    program: ProgramFacts
+    package: PackageFacts
+    licence: WeightsLicence
+    own: WeightsLicence
+    measured: Measured | None
+    release: ReleaseFacts
+
+
+def finalize(options: FinalizeOptions) -> Path:
+    """Makes the release folder and returns its path. Equal inputs give equal bytes.
+
+    Raises:
+        UsageError: the version or an option cannot be, or the folder exists.
+        PackageError: something is missing; the message lists all of it.
+        TrustError: the program would not accept the signature.
+        ResourceError: it cannot be written.
+    """
+    if parse_version(options.version) is None:
+        raise UsageError(
+            "version-invalid", f"{options.version!r} is no version", hint="Give one such as 1.2.3 or 1.2.3rc1."
+        )
+    if options.name is not None and not _NAME.fullmatch(options.name):
+        raise UsageError(
+            "name-invalid",
+            f"{options.name!r} cannot be a model's name",
+            hint="Use letters, digits, dots, dashes and underscores, at most 60.",
+        )
+    check_output_folder(options.output, marker=None)
+    inputs = _inputs(options)
+    require_free_space(options.output, inputs.program.size + inputs.package.size + (4 << 20))
+    with new_folder(options.output) as folder:
+        _Writer(folder, options, inputs).write()
+        keys = () if options.key is None else (options.key.public(),)
+        report = verify(VerifyOptions(folder=folder, keys=keys or inputs.program.publisher.keys))
+        if report.exit_code:
+            raise InternalError("release-unsound", f"the release does not pass its own check\n{report.to_text()}")
+    return options.output
+
+
+def _inputs(options: FinalizeOptions) -> _Inputs:
+    """Reads both files.
+
+    Raises:
+        PackageError: with a list of everything that is missing.
+    """
+    program, gaps = read_program(options.program)
+    package, more = read_package_facts(options.package)
+    gaps += more
+    licence, own, more = _licences(options, package)
+    gaps += more
+    measured = None
+    if package is not None and options.fidelity:
+        measured, more = read_reports(options.fidelity, package, hash_file(options.package))
+        gaps += more
+    epoch = options.checkout.epoch
+    if epoch is None:
+        gaps.append("the time: this is no Git checkout; set SOURCE_DATE_EPOCH to seconds since 1970")
+    if gaps:
+        raise PackageError(
+            "release-incomplete",
+            f"a release cannot be made of this; {len(gaps)} missing or wrong:\n  - " + "\n  - ".join(gaps),
+            hint="Mend all of these and run it again.",
+        )
+    if program is None or package is None or licence is None or own is None or epoch is None:
+        raise InternalError("release-gaps", "an input is missing that nothing was said about")
+    if options.key is not None and program.publisher.keys:
+        trusted = {key.identifier for key in program.publisher.keys}
+        if options.key.identifier not in trusted:
+            raise TrustError(
+                "signature-key-unknown",
+                f"the program would refuse signatures by key {options.key.public().name}, since it trusts others",
+                hint="Sign with the publisher's key, or build the program with this key in publisher.json.",
+            )
+    model = options.name or package_name(package)
+    release = ReleaseFacts(model=model, version=options.version, epoch=epoch)
+    return _Inputs(program=program, package=package, licence=licence, own=own, measured=measured, release=release)
+
+
+def _licences(
+    options: FinalizeOptions, package: PackageFacts | None
+) -> tuple[WeightsLicence | None, WeightsLicence | None, list[str]]:
+    """The licence of the weights, that of what they were made from, and what is missing."""
+    if package is None:
+        return None, None, []
+    gaps = []
+    own = find_licence(package.licence or "")
+    if package.licence is None and (package.base is not None or options.weights_licence is None):
+        gaps.append("the licence: the package names none; convert it again with --license")
+    elif package.licence is not None and own is None:
+        gaps.append(f"the licence: there is no text for {package.licence!r}; known are {known_names()}")
+    licence = own if options.weights_licence is None else find_licence(options.weights_licence)
+    if options.weights_licence is not None and licence is None:
+        gaps.append(f"the licence: there is no text for {options.weights_licence!r}; known are {known_names()}")
+    if options.base_licence_file is not None and own is not None:
+        try:
+            given_text(options.base_licence_file, own)
+        except PackageError as error:
+            gaps.append(f"the licence: {error.message}")
+    return licence, own or licence, gaps
+
+
+class _Writer:
+    """Writes the files of a release in the order in which they depend on each other."""
+
+    def __init__(self, folder: Path, options: FinalizeOptions, inputs: _Inputs) -> None:
+        self._folder = folder
+        self._options = options
+        self._inputs = inputs
+        self._files: list[ReleaseFile] = []
+
+    def write(self) -> None:
+        """All of them; the lists of checksums come last."""
+        inputs, options = self._inputs, self._options
+        release, program, package = inputs.release, inputs.program, inputs.package
+        name = f"{release.model}.l3r"
+        with Progress("Copying", program.size + package.size) as progress:
+            program_file = self._put(
+                Entry(path=PROGRAM, content=program.path, licence=program_licence(program)), progress
+            )
+            package_file = self._put(Entry(path=name, content=package.path, licence=inputs.licence.spdx), progress)
+        info = self._model_info(package_file.sha256)
+        foreign = inputs.own.spdx if inputs.own is not inputs.licence else None
+        self._text(model_info.FILE_NAME, info.to_json())
+        self._licence_files()
+        self._text(NOTICE, notice(release, program, info, base_licence=foreign))
+        for member, content in program.notices.items():
+            self._put(Entry(path=member, content=content, licence=program_licence(program)))
+        bill = release_bill(release, program, program_file.sha256, info)
+        self._text(bom.NAME, (json.dumps(bill, indent=2, ensure_ascii=False) + "\n").encode())
+        facts = CardFacts(
+            release=release,
+            info=info,
+            layouts=package.layouts,
+            program=program,
+            program_sha256=program_file.sha256,
+            signed=options.key is not None,
+            fidelity="" if inputs.measured is None else inputs.measured.text,
+        )
+        self._text(card.NAME, render_card(facts))
+        self._text(
+            provenance.NAME,
+            provenance.statement(
+                {file.path: file.sha256 for file in self._files},
+                release=release,
+                origin=provenance.Origin(commit=options.checkout.commit, version=launcher.__version__),
+                program=program,
+                package=package,
+                weights_licence=inputs.licence.spdx,
+                reports={} if inputs.measured is None else inputs.measured.reports,
+            ),
+        )
+        self._lists()
+
+    def _model_info(self, sha256: str) -> ModelInfo:
+        inputs, package = self._inputs, self._inputs.package
+        return ModelInfo(
+            name=inputs.release.model,
+            base=package.base,
+            package=package.file(f"{inputs.release.model}.l3r", sha256),
+            quantization=package.quantization,
+            architecture=package.architecture,
+            shapes=package.shapes,
+            native_context=package.config.max_position,
+            maximum_context=package.config.max_context,
+            mtp=package.has_mtp,
+            tokenizer_sha256=package.tokenizer_sha256,
+            template_sha256=package.template_sha256,
+            licence=inputs.licence.spdx,
+            languages=card.LANGUAGES,
+            evaluation=None if inputs.measured is None else inputs.measured.evaluation,
+            memory=package.memory,
+            known_answer=ask(package.path),
+        )
+
+    def _licence_files(self) -> None:
+        inputs, given = self._inputs, self._options.base_licence_file
+        base = inputs.package.base
+        own = licence_text(inputs.own, base) if given is None else given_text(given, inputs.own)
+        code = find_licence(_TEXT_LICENCE)
+        assert code is not None
+        self._text(LICENCE, licence_text(code, None))
+        if inputs.own is inputs.licence:
+            self._put(Entry(path=WEIGHTS_LICENCE, content=own, licence=inputs.licence.spdx))
+            return
+        text = licence_text(inputs.licence, base)
+        self._put(Entry(path=WEIGHTS_LICENCE, content=text, licence=inputs.licence.spdx))
+        self._put(Entry(path=BASE_LICENCE, content=own, licence=inputs.own.spdx))
+
+    def _lists(self) -> None:
+        inputs = self._inputs
+        described = Manifest(
+            model=inputs.release.model,
+            release=inputs.release.version,
+            builder=f"mindnano {launcher.__version__}",
+            tools={**inputs.program.tools, "converter": inputs.package.created_by},
+            commit=self._options.checkout.commit,
+            source_date_epoch=inputs.release.epoch,
+            min_launcher_version=OLDEST_LAUNCHER,
+            redistribution=redistribution(inputs.program),
+            files=tuple(self._files),
+        ).to_json()
+        _write(self._folder / manifest.FILE_NAME, described)
+        digests = {file.path: file.sha256 for file in self._files}
+        digests[manifest.FILE_NAME] = hashlib.sha256(described).hexdigest()
+        public = {file.path for file in self._files if file.public} | {manifest.FILE_NAME}
+        shorter = checksums.format_checksums({path: digests[path] for path in public})
+        digests[checksums.PUBLIC_FILE_NAME] = hashlib.sha256(shorter).hexdigest()
+        lists = {checksums.PUBLIC_FILE_NAME: shorter, checksums.FILE_NAME: checksums.format_checksums(digests)}
+        comment = f"{inputs.release.model} {inputs.release.version}"
+        for name in LISTS:
+            _write(self._folder / name, lists[name])
+            if self._options.key is not None:
+                _write(self._folder / (name + SUFFIX), sign(lists[name], self._options.key, comment))
+
+    def _text(self, path: str, content: bytes) -> None:
+        self._put(Entry(path=path, content=content, licence=_TEXT_LICENCE))
+
+    def _put(self, entry: Entry, progress: Progress | None = None) -> ReleaseFile:
+        place = self._folder / entry.path
+        place.parent.mkdir(exist_ok=True)
+        if isinstance(entry.content, bytes):
+            _write(place, entry.content)
+            size, digest = len(entry.content), hashlib.sha256(entry.content).hexdigest()
+        else:
+            size, digest = _copy(entry.content, place, progress)
+        place.chmod(0o755 if entry.path == PROGRAM else 0o644)
+        file = ReleaseFile(
+            path=entry.path, size=size, sha256=digest, role=entry.role, licence=entry.licence, public=entry.public
+        )
+        self._files.append(file)
+        return file
+
+
+def _write(place: Path, content: bytes) -> None:
+    with place.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    place.chmod(0o644)
+
+
+def _copy(source: Path, place: Path, progress: Progress | None) -> tuple[int, str]:
+    digest = hashlib.sha256()
+    size = 0
+    with source.open("rb", buffering=0) as reader, place.open("wb") as writer:
+        while chunk := reader.read(_CHUNK):
+            writer.write(chunk)
+            digest.update(chunk)
+            size += len(chunk)
+            if progress is not None:
+                progress.advance(len(chunk))
+        writer.flush()
+        os.fsync(writer.fileno())
+    return size, digest.hexdigest()

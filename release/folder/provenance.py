@@ -1,0 +1,127 @@
+"""How a release came about: a statement of in-toto 1 with SLSA's provenance 1 as predicate.
+
+https://in-toto.io/Statement/v1 and https://slsa.dev/provenance/v1 describe the fields. No clock and no name of a
+machine is in it, so equal inputs give equal bytes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from launcher.integrity.model_info import ModelInfo
+from launcher.integrity.strict_json import to_bytes
+from release.folder.bom import ReleaseFacts
+from release.folder.program_facts import ProgramFacts
+from release.package.facts import PackageFacts
+
+NAME: Final = "provenance.intoto.json"
+MAX_BYTES: Final = 8 << 20
+STATEMENT: Final = "https://in-toto.io/Statement/v1"
+PREDICATE: Final = "https://slsa.dev/provenance/v1"
+BUILD_TYPE: Final = "urn:mindnano-infer:finalize:1"
+BUILDER: Final = "urn:mindnano-infer:source-checkout"
+"""Whoever has the source can do it; the statement says from which commit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Where a release was made: commit of the source (None where it was not committed), version of this program."""
+
+    commit: str | None
+    version: str
+
+
+def statement(
+    subjects: Mapping[str, str],
+    *,
+    release: ReleaseFacts,
+    origin: Origin,
+    program: ProgramFacts,
+    package: PackageFacts,
+    weights_licence: str,
+    reports: Mapping[str, str],
+) -> bytes:
+    """The statement about these files (SHA-256 by name). `reports` are those of fidelity, likewise."""
+    dependencies: list[dict[str, Any]] = []
+    if origin.commit is not None:
+        kind = "gitCommit" if len(origin.commit) == 40 else "sha256"
+        dependencies.append({"uri": "urn:mindnano-infer:source", "digest": {kind: origin.commit}})
+    if package.base is not None:
+        address = f"https://huggingface.co/{package.base.repository}"
+        dependencies.append({"uri": address, "digest": {"gitCommit": package.base.revision}})
+    dependencies += [
+        {"name": f"checkpoint/{file.path}", "digest": {"sha256": file.sha256}, "annotations": {"bytes": file.bytes}}
+        for file in package.sources
+    ]
+    dependencies += [{"name": f"fidelity/{name}", "digest": {"sha256": reports[name]}} for name in sorted(reports)]
+    if program.runtime is not None:
+        dependencies.append(
+            {"name": "librknnrt.so", "uri": program.runtime.homepage, "digest": {"sha256": program.runtime.sha256}}
+        )
+    return to_bytes(
+        {
+            "_type": STATEMENT,
+            "subject": [{"name": name, "digest": {"sha256": subjects[name]}} for name in sorted(subjects)],
+            "predicateType": PREDICATE,
+            "predicate": {
+                "buildDefinition": {
+                    "buildType": BUILD_TYPE,
+                    "externalParameters": {
+                        "model": release.model,
+                        "version": release.version,
+                        "target": program.target,
+                        "weightsLicense": weights_licence,
+                    },
+                    "internalParameters": {
+                        "sourceDateEpoch": release.epoch,
+                        "recipe": package.quantization.recipe,
+                        "createdBy": package.created_by,
+                    },
+                    "resolvedDependencies": dependencies,
+                },
+                "runDetails": {
+                    "builder": {"id": BUILDER, "version": {"mindnano": origin.version, **dict(program.tools)}},
+                    "metadata": {},
+                },
+            },
+        }
+    )
+
+
+def provenance_faults(data: bytes, digests: Mapping[str, str], info: ModelInfo) -> list[str]:
+    """What is wrong with a statement, one sentence each.
+
+    Args:
+        digests: SHA-256 of every file that the statement must be about, by name.
+        info: the release's description of its weights.
+    """
+    try:
+        document = json.loads(data)
+        faults = [
+            f"its {name} is {document.get(name)!r}, expected {value!r}"
+            for name, value in (("_type", STATEMENT), ("predicateType", PREDICATE))
+            if document.get(name) != value
+        ]
+        subjects = {str(entry["name"]): str(entry["digest"]["sha256"]) for entry in document["subject"]}
+        definition = document["predicate"]["buildDefinition"]
+        for text in (definition["buildType"], document["predicate"]["runDetails"]["builder"]["id"]):
+            if ":" not in text:
+                faults.append(f"{text!r} is no address")
+        commits = {entry.get("uri"): entry["digest"].get("gitCommit") for entry in definition["resolvedDependencies"]}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        return [f"it is no statement with SLSA's provenance: {error!r}"]
+    faults += [f"it is not about {name}" for name in sorted(digests.keys() - subjects.keys())]
+    faults += [
+        f"it is about {name}, which the manifest does not list" for name in sorted(subjects.keys() - digests.keys())
+    ]
+    for name in sorted(digests.keys() & subjects.keys()):
+        if digests[name] != subjects[name]:
+            faults.append(f"it gives {name} the SHA-256 {subjects[name]}, the manifest {digests[name]}")
+    if info.base is not None:
+        found = commits.get(f"https://huggingface.co/{info.base.repository}")
+        if found != info.base.revision:
+            faults.append(f"it names revision {found} of {info.base.repository}, MODEL.json {info.base.revision}")
+    return faults

@@ -1,0 +1,1 @@
+"""How weights lie in a package: groups, tiles, and the C encoder that rounds into them."""

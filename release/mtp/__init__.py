@@ -1,0 +1,1 @@
+"""`mindnano mtp`: the MTP layer taken out, put in, and proven to be all that changed."""

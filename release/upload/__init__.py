@@ -1,0 +1,1 @@
+"""`mindnano publish`: a verified release becomes one commit on Hugging Face."""

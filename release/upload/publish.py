@@ -1,0 +1,274 @@
+"""`mindnano publish`: a verified release becomes one commit in a Hugging Face repository, shown before it is made."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from hashlib import sha1, sha256
+from pathlib import Path
+from typing import Any, Final
+
+from launcher.errors import NetworkError, PackageError, UsageError
+from launcher.integrity import checksums
+from launcher.integrity.manifest import FILE_NAME as MANIFEST
+from launcher.integrity.signature import SUFFIX
+from launcher.progress import format_bytes
+from release.upload.hub import Hub, RemoteFile, open_hub
+
+SCHEMA: Final = "mindnano.publish"
+VERSION: Final = 1
+_REPOSITORY: Final = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
+_COMMIT: Final = re.compile(r"[0-9a-f]{40}")
+# What the hub stores beside git, as its documentation has it.
+_LARGE: Final = 10_000_000
+_SAMPLE: Final = 8192
+# The hub's own; without it, large files would become ordinary ones.
+_KEPT: Final = frozenset({".gitattributes"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishOptions:
+    """What to publish where.
+
+    Attributes:
+        repository: ORG/NAME.
+        message: of the commit; None makes one of the manifest's model and version.
+        delete: whether files that the release does not have are deleted.
+        create: whether a missing repository is made, `private` or not.
+        parent: the commit that the branch must be at; None takes the one that is there.
+        confirmed: whether anything is changed at all.
+    """
+
+    folder: Path
+    repository: str
+    branch: str = "main"
+    message: str | None = None
+    delete: bool = False
+    create: bool = False
+    private: bool = False
+    parent: str | None = None
+    confirmed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalFile:
+    """A file to publish. `storage` is `lfs` above 10 MB and for what is no text, else `regular`."""
+
+    path: str
+    size: int
+    sha256: str
+    storage: str
+    blob: str
+
+    def equals(self, remote: RemoteFile) -> bool:
+        """Whether the hub has the same bytes."""
+        return remote.sha256 == self.sha256 if remote.sha256 is not None else remote.blob == self.blob
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    """What the commit does, or did. `parent` is None for a repository that is not there yet.
+
+    `left` are files that only the repository has and that stay. `made` is the new commit, None where there is none.
+    """
+
+    endpoint: str
+    repository: str
+    branch: str
+    parent: str | None
+    message: str
+    added: tuple[LocalFile, ...]
+    changed: tuple[LocalFile, ...]
+    unchanged: tuple[LocalFile, ...]
+    deleted: tuple[str, ...]
+    left: tuple[str, ...]
+    made: str | None = None
+    dry_run: bool = True
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing would change."""
+        return not (self.added or self.changed or self.deleted)
+
+    def to_json(self) -> str:
+        """One JSON document with `schema` and `version`."""
+        return json.dumps({"schema": SCHEMA, "version": VERSION, **asdict(self)}, indent=1, ensure_ascii=False)
+
+    def to_text(self) -> str:
+        """For a reader: everything that the commit consists of."""
+        lines = [
+            f"repository  {self.repository} at {self.endpoint}",
+            f"branch      {self.branch}",
+            f"parent      {self.parent or 'none: the repository is not there yet'}",
+            f"message     {self.message}",
+            "",
+        ]
+        for word, files in (("add", self.added), ("change", self.changed), ("keep", self.unchanged)):
+            lines += [
+                f"{word:<7} {format_bytes(file.size):>9}  {file.storage:<7}  {file.sha256}  {file.path}"
+                for file in files
+            ]
+        lines += [f"delete  {path}" for path in self.deleted]
+        lines += [f"leave   {path} (not of this release; --delete would delete it)" for path in self.left]
+        sent = sum(file.size for file in (*self.added, *self.changed))
+        lines += ["", f"{format_bytes(sent)} to send"]
+        if self.made is not None:
+            lines.append(f"committed as {self.made}")
+        elif self.is_empty:
+            lines.append("nothing to do: the repository holds this release")
+        elif self.dry_run:
+            where = "" if self.parent is None else f" --parent {self.parent}"
+            lines.append(f"nothing was changed; to make this commit, add --yes{where}")
+        return "\n".join(lines)
+
+
+def publish(options: PublishOptions) -> Commit:
+    """Verifies the release, plans the commit, and makes it where `confirmed`.
+
+    Raises:
+        UsageError: a malformed name, or nobody is logged in.
+        PackageError: the release is not what it should be.
+        NetworkError: the hub cannot be reached, refuses, or its branch has moved.
+    """
+    if not _REPOSITORY.fullmatch(options.repository):
+        raise UsageError("publish-options", f"--repo is {options.repository!r}, expected ORG/NAME")
+    if options.parent is not None and not _COMMIT.fullmatch(options.parent):
+        raise UsageError("publish-options", f"--parent is {options.parent!r}, expected 40 hexadecimal digits")
+    require_verified(options.folder)
+    files = public_files(options.folder)
+    hub = open_hub(os.environ)
+    if options.confirmed:
+        hub.require_token()
+    commit = _plan(options, files, hub)
+    if not options.confirmed or commit.is_empty:
+        return commit
+    return _make(options, commit, hub)
+
+
+def require_verified(folder: Path) -> None:
+    """The release's own verification, the same as `mindnano verify DIR`.
+
+    Raises:
+        PackageError: something is wrong; what it is stands on stderr.
+    """
+    from launcher.integrity.publisher import read_publisher
+    from release.folder.verify import VerifyOptions, verify
+
+    result = verify(VerifyOptions(folder=folder, keys=read_publisher().keys))
+    if result.exit_code != 0:
+        print(result.to_text(), file=sys.stderr)
+        hint = "Make the release anew with mindnano finalize. Nothing was sent."
+        raise PackageError("publish-unverified", f"{folder} is not what was released", hint=hint)
+
+
+def public_files(folder: Path) -> tuple[LocalFile, ...]:
+    """The files that SHA256SUMS.PUBLIC lists, the list, and its signature where there is one, by name.
+
+    Raises:
+        PackageError: a file is missing or unreadable.
+    """
+    listed = checksums.read_checksums(folder / checksums.PUBLIC_FILE_NAME)
+    if listed is None:
+        raise PackageError(
+            "publish-no-list", f"{folder} has no {checksums.PUBLIC_FILE_NAME}", hint="mindnano finalize writes it."
+        )
+    names = {*listed.digests, checksums.PUBLIC_FILE_NAME}
+    signature = checksums.PUBLIC_FILE_NAME + SUFFIX
+    if (folder / signature).is_file():
+        names.add(signature)
+    return tuple(_local(folder, name, listed.digests.get(name)) for name in sorted(names))
+
+
+def _local(folder: Path, name: str, digest: str | None) -> LocalFile:
+    path = folder / name
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            sample = file.read(_SAMPLE)
+        storage = "lfs" if size > _LARGE or _is_binary(sample, whole=size <= _SAMPLE) else "regular"
+        return LocalFile(
+            path=name,
+            size=size,
+            sha256=digest or sha256(path.read_bytes()).hexdigest(),
+            storage=storage,
+            # Large files are compared by their SHA-256 alone.
+            blob="" if size > _LARGE else sha1(b"blob %d\0" % size + path.read_bytes()).hexdigest(),
+        )
+    except OSError as error:
+        raise PackageError("publish-unreadable", f"cannot read {path}: {error.strerror}") from error
+
+
+def _is_binary(sample: bytes, *, whole: bool) -> bool:
+    if b"\0" in sample:
+        return True
+    try:
+        sample.decode()
+    except UnicodeDecodeError as error:
+        # The sample may end within a character.
+        return whole or error.start < len(sample) - 3
+    return False
+
+
+def _plan(options: PublishOptions, files: tuple[LocalFile, ...], hub: Hub) -> Commit:
+    parent = hub.head(options.repository, options.branch)
+    if parent is None and not options.create:
+        raise NetworkError(
+            "publish-repository",
+            f"{options.repository} is not at {hub.endpoint}, or this login may not see it",
+            hint="Check the name and HF_TOKEN, or add --create to make the repository.",
+        )
+    if options.parent not in (None, parent):
+        raise _moved(options, f"its {options.branch} is at {parent or 'nothing'}, expected {options.parent}")
+    remote: Mapping[str, RemoteFile] = {} if parent is None else hub.files(options.repository, parent)
+    known = [file for file in files if file.path in remote]
+    others = sorted(set(remote) - {file.path for file in files} - _KEPT)
+    return Commit(
+        endpoint=hub.endpoint,
+        repository=options.repository,
+        branch=options.branch,
+        parent=parent,
+        message=options.message or _message(options.folder),
+        added=tuple(file for file in files if file.path not in remote),
+        changed=tuple(file for file in known if not file.equals(remote[file.path])),
+        unchanged=tuple(file for file in known if file.equals(remote[file.path])),
+        deleted=tuple(others) if options.delete else (),
+        left=() if options.delete else tuple(others),
+    )
+
+
+def _message(folder: Path) -> str:
+    try:
+        document: Any = json.loads((folder / MANIFEST).read_bytes())
+        return f"Release {document['model']} {document['release']}"
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UsageError("publish-options", f"{MANIFEST} names no release", hint="Give --message.") from error
+
+
+def _make(options: PublishOptions, commit: Commit, hub: Hub) -> Commit:
+    parent = commit.parent
+    if parent is None:
+        hub.create(options.repository, private=options.private)
+        parent = hub.head(options.repository, options.branch)
+        if parent is None:
+            raise NetworkError("publish-repository", f"{options.repository} was made and cannot be found")
+    made = hub.commit(
+        options.repository,
+        options.branch,
+        parent,
+        message=commit.message,
+        files={file.path: (options.folder / file.path, file.sha256) for file in (*commit.added, *commit.changed)},
+        deleted=commit.deleted,
+    )
+    if made is None:
+        raise _moved(options, f"its {options.branch} has moved on from {parent} since it was looked at")
+    fields = {name: getattr(commit, name) for name in Commit.__dataclass_fields__}
+    return Commit(**{**fields, "parent": parent, "made": made, "dry_run": False})
+
+
+def _moved(options: PublishOptions, what: str) -> NetworkError:
+    hint = "Run it without --yes and look again. Nothing was committed."
+    return NetworkError("publish-moved", f"{options.repository}: {what}", hint=hint)
