@@ -42,6 +42,7 @@ class ServerOptions:
     thinking_budget: int | None = None
     request_timeout: float | None = None
     drain_timeout: float = 30.0
+    sleep_idle_seconds: float = 0.0
     session_dir: Path | None = None
     session_dir_mib: int = 2048
     log_prompts: bool = False
@@ -168,6 +169,7 @@ def parse(words: Sequence[str], environ: Mapping[str, str], files: Sequence[Path
             thinking_budget=value["thinking-budget"],
             request_timeout=value["request-timeout"],
             drain_timeout=value["drain-timeout"],
+            sleep_idle_seconds=value["sleep-idle-seconds"],
             session_dir=value["session-dir"],
             session_dir_mib=value["session-dir-mib"],
             log_prompts=value["log-prompts"],

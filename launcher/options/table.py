@@ -328,6 +328,14 @@ OPTIONS: Final[tuple[Option, ...]] = (
         metavar="SECONDS",
         commands=_SERVE,
     ),
+    Option(
+        name="sleep-idle-seconds",
+        group="server",
+        parse=_number(0, _MAX_SECONDS),
+        default=0.0,
+        metavar="SECONDS",
+        commands=_SERVE,
+    ),
     Option(name="session-dir", group="server", parse=_path, default=None, metavar="DIR", commands=_SERVE),
     Option(
         name="session-dir-mib",

@@ -180,6 +180,7 @@ class LoadedBackend:
             "mtp": self._options.mtp,
             "has_mtp_layer": model.package.has_mtp,
             "process_id": os.getpid(),
+            "is_sleeping": queue.sleeping,
             "memory": {
                 "resident_bytes": None if usage is None else usage.resident,
                 "peak_bytes": None if usage is None else usage.peak,
@@ -221,6 +222,8 @@ class LoadedBackend:
             limit=self._options.serving.queue,
             generated=state.generated,
             prefilled=state.prefilled,
+            sleeping=self._generation.sleeper.is_sleeping,
+            sleeps=self._generation.sleeper.count,
         )
 
     def cache(self) -> CacheState:

@@ -17,6 +17,7 @@ from launcher.errors import InternalError, MindnanoError
 from launcher.model import OpenModel
 from launcher.options.parse import Options
 from launcher.server.constraint import GrammarFactory
+from launcher.server.model_memory import ModelMemory
 from launcher.server.request import GenerationRequest
 from launcher.server.scheduler import Scheduler
 from launcher.server.served import ServedModel
@@ -24,6 +25,8 @@ from launcher.server.session_files import SessionFiles
 from launcher.server.session_format import Origin
 from launcher.server.session_state import Inspected, StateRules
 from launcher.server.sessions import SessionStore
+from launcher.server.sleeping import Note, Sleeper, Sleepless
+from launcher.system import SystemView
 
 RELEASED_ID: Final = "mindnano-ling3-tiny"
 _RELEASED_NAMES: Final = frozenset({"ling-3.0-tiny"})
@@ -39,6 +42,7 @@ class Generation:
     served: ServedModel
     scheduler: Scheduler
     store: SessionStore
+    sleeper: Sleeper | Sleepless
     rules: StateRules
 
 
@@ -50,6 +54,8 @@ def open_generation(
     *,
     created: int,
     report: Callable[[MindnanoError], None],
+    note: Note = lambda _event, _facts: None,
+    system: SystemView | None = None,
 ) -> Iterator[Generation]:
     """Starts the generation thread; at the end it is stopped without waiting for anything.
 
@@ -59,6 +65,8 @@ def open_generation(
         grammar: makes the constraints of replies.
         created: now, in seconds since 1970.
         report: told what is wrong with saved sessions, and what failed without a request that could be told.
+        note: takes what the log is to say of the server's sleep.
+        system: the machine; None for this one.
 
     Raises:
         UsageError, BusyError: the folder of sessions cannot be used.
@@ -67,6 +75,7 @@ def open_generation(
     files = _session_files(origin, options, report)
     store = SessionStore(model.session, budget=model.session.options.session_cache_bytes, files=files)
     package = model.package
+    sleeper = _sleeper(model, options, store, note, system or SystemView())
     stop_ids = frozenset(package.config.stop_ids)
     scheduler = Scheduler(
         engine=model.session,
@@ -78,6 +87,7 @@ def open_generation(
         stop_texts=tuple(package.token_bytes(token).decode(errors="replace") for token in sorted(stop_ids)),
         limit=options.serving.queue,
         upkeep_failed=lambda error: report(_upkeep_failed(error)),
+        sleeper=sleeper,
     )
     scheduler.start()
     try:
@@ -86,6 +96,7 @@ def open_generation(
             served=_served(model, options, grammar, created=created, fingerprint=fingerprint(package)),
             scheduler=scheduler,
             store=store,
+            sleeper=sleeper,
             rules=StateRules(
                 origin=origin,
                 context=model.session.options.context,
@@ -203,6 +214,16 @@ def _inspected(package: Package, memory: Any) -> Inspected:
         ids=found.tokens,
         checkpoints=found.checkpoints,
     )
+
+
+def _sleeper(
+    model: OpenModel, options: Options, store: SessionStore, note: Note, system: SystemView
+) -> Sleeper | Sleepless:
+    seconds = options.serving.sleep_idle_seconds
+    if seconds == 0:
+        return Sleepless()
+    memory = ModelMemory(model, system, force=options.force)
+    return Sleeper(seconds=seconds, memory=memory, put_away=store.put_to_sleep, note=note)
 
 
 def _session_files(origin: Origin, options: Options, report: Callable[[MindnanoError], None]) -> SessionFiles | None:

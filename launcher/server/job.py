@@ -10,6 +10,7 @@ from launcher.server.events import Failed, Finished, Sink
 from launcher.server.request import GenerationRequest
 from launcher.server.run_ports import Phase
 from launcher.server.running import Run
+from launcher.server.scheduler_state import RequestDetails
 
 
 class Stop(Enum):
@@ -58,6 +59,21 @@ class Job:
         if running:
             return Phase.READING if self.run is None else self.run.phase
         return Phase.PAUSED if self.paused else Phase.WAITING
+
+    def details(self, *, running: bool, now: float) -> RequestDetails:
+        """What is told of it."""
+        return RequestDetails(
+            id=self.request.id,
+            number=self.sequence,
+            session=self.request.session,
+            phase=self.phase(running=running),
+            position=self.told,
+            prompt=len(self.request.prompt),
+            most=self.request.max_tokens,
+            choice=0 if self.run is None else self.run.choice,
+            generated=0 if self.run is None else self.run.generated,
+            seconds=now - self.accepted,
+        )
 
 
 def last_event(why: Stop | MindnanoError | Finished) -> Finished | Failed:

@@ -67,6 +67,15 @@ class JobQueue:
     _sequence: int = 0
     _started: float = 0.0
     _recent: deque[float] = field(default_factory=lambda: deque(maxlen=_RECENT))
+    _emptied: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._emptied = self.clock()
+
+    @property
+    def idle_since(self) -> float | None:
+        """When the last one ended, or when the queue was made; None where there is one."""
+        return None if self._jobs else self._emptied
 
     @property
     def paused(self) -> int:
@@ -157,6 +166,7 @@ class JobQueue:
         if job is self.running:
             self._recent.append(self.clock() - self._started)
         del self._jobs[_key(job.request)]
+        self._emptied = self.clock()
         if not job.paused:
             self._withdraw(job)
         if job.run is not None:

@@ -75,7 +75,10 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueState:
-    """How many requests there are, how many may wait, and the tokens that the engine has worked off so far."""
+    """How many requests there are, how many may wait, and the tokens that the engine has worked off so far.
+
+    `sleeping`: the memory is given back until the next request comes; `sleeps`: how often that happened.
+    """
 
     running: int
     waiting: int
@@ -83,6 +86,8 @@ class QueueState:
     limit: int
     generated: int = 0
     prefilled: int = 0
+    sleeping: bool = False
+    sleeps: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

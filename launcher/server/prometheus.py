@@ -105,6 +105,9 @@ class _State(Collector):
             for name in ("running", "waiting", "paused"):
                 requests.add_metric((name,), getattr(state, name))
             yield requests
+            asleep = int(state.sleeping)
+            yield GaugeMetricFamily("mindnano_sleeping", "Whether the memory is given back for now.", value=asleep)
+            yield CounterMetricFamily("mindnano_sleeps", "How often it was given back.", value=state.sleeps)
             yield GaugeMetricFamily("mindnano_queue_limit", "Requests that may wait.", value=state.limit)
             work = CounterMetricFamily("mindnano_engine_tokens", "Tokens worked off, as they are.", labels=("kind",))
             for kind in ("generated", "prefilled"):

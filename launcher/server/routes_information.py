@@ -15,7 +15,7 @@ from starlette.routing import Route
 from launcher.errors import RequestError
 from launcher.payload.carried import PAGE, carried_bytes
 from launcher.server.answers import json_answer
-from launcher.server.app import OWNER, Phase, Services
+from launcher.server.app import OWNER, Phase, Services, State
 from launcher.server.ports import Backend
 from launcher.server.prometheus import CONTENT_TYPE
 from launcher.server.protocol.limits import MAX_NAME_CHARACTERS
@@ -48,11 +48,11 @@ def information_routes(services: Services, description: Callable[[], Mapping[str
     state = services.state
 
     async def health(_request: Request) -> Response:
-        return json_answer({"status": "ok"})
+        return json_answer({"status": "ok", **_sleep(state)})
 
     async def ready(_request: Request) -> Response:
         state.accepting()
-        return json_answer({"status": Phase.READY.value})
+        return json_answer({"status": Phase.READY.value, **_sleep(state)})
 
     async def metrics(_request: Request) -> Response:
         # The sizes of the session cache may have to wait for a disk.
@@ -105,6 +105,11 @@ def information_routes(services: Services, description: Callable[[], Mapping[str
         _posted(services, "/apply-template", lambda backend, body: backend.apply_template(body)),
         *(_page_route(services, path, name, kind) for path, (name, kind) in PAGE_FILES.items()),
     ]
+
+
+def _sleep(state: State) -> Mapping[str, object]:
+    """What is said only while the server sleeps: that wakes nobody, and it accepts requests as before."""
+    return {"sleeping": True} if state.backend is not None and state.backend.queue().sleeping else {}
 
 
 def _posted(services: Services, path: str, work: Callable[[Backend, bytes], Mapping[str, object]]) -> Route:

@@ -25,6 +25,7 @@ from launcher.server.request import GenerationRequest
 from launcher.server.run_ports import Ports, SamplerPort, StorePort, StreamPort, TextPort, Totals
 from launcher.server.running import Run
 from launcher.server.scheduler_state import RequestDetails, SchedulerState
+from launcher.server.sleeping import SleeperPort, Sleepless
 
 T = TypeVar("T")
 
@@ -45,6 +46,7 @@ class Scheduler:
         limit: int,
         clock: Callable[[], float] = time.monotonic,
         upkeep_failed: Callable[[Exception], None] = lambda _error: None,
+        sleeper: SleeperPort | None = None,
     ) -> None:
         """Args:
         engine: evaluates; after `start` only the generation thread touches it, except for `cancel`.
@@ -56,6 +58,7 @@ class Scheduler:
         limit: how many requests may wait, and, apart from them, how many may be paused (one at least).
         clock: seconds.
         upkeep_failed: takes an error that no request waits for; called by the generation thread.
+        sleeper: gives the engine's memory back while there is no request; None keeps it.
         """
         self._engine = engine
         self._totals = Totals()
@@ -73,6 +76,7 @@ class Scheduler:
         self._store = store
         self._clock = clock
         self._upkeep_failed = upkeep_failed
+        self._sleeper = sleeper or Sleepless()
         self._changed = threading.Condition(threading.Lock())
         self._delivery = threading.RLock()
         self._queue = JobQueue(limit=limit, clock=clock, changed=self._changed.notify_all)
@@ -231,18 +235,7 @@ class Scheduler:
             return tuple(self._described(job) for job in self._queue.all() if job.request.owner == owner)
 
     def _described(self, job: Job) -> RequestDetails:
-        return RequestDetails(
-            id=job.request.id,
-            number=job.sequence,
-            session=job.request.session,
-            phase=job.phase(running=job is self._queue.running),
-            position=job.told,
-            prompt=len(job.request.prompt),
-            most=job.request.max_tokens,
-            choice=0 if job.run is None else job.run.choice,
-            generated=0 if job.run is None else job.run.generated,
-            seconds=self._clock() - job.accepted,
-        )
+        return job.details(running=job is self._queue.running, now=self._clock())
 
     def _ask(self, job: Job, stop: Stop) -> None:
         """With the lock: pauses or ends a request, or asks for that where it runs."""
@@ -296,15 +289,22 @@ class Scheduler:
 
     def _rest(self) -> bool:
         """Waits for something to do; returns whether there can be any."""
-        pause = self._guard(lambda: self._store.idle(self._is_wanted))
+        pauses = self._guard(lambda: self._store.idle(self._is_wanted)), self._guard(self._nap)
         with self._changed:
             if self._queue.ready or self._queue.left or self._chores:
                 return True
             if self._closing:
                 return False
-            timeout = min(math.inf if pause is None else pause, self._queue.soonest - self._clock())
+            waits = (math.inf if pause is None else pause for pause in pauses)
+            timeout = min(*waits, self._queue.soonest - self._clock())
             self._changed.wait(None if timeout == math.inf else max(timeout, 0.0))
             return True
+
+    def _nap(self) -> float | None:
+        """Falls asleep when there was no request for long enough; returns the seconds until then."""
+        with self._changed:
+            since = self._queue.idle_since
+        return None if since is None else self._sleeper.rest(since, self._is_wanted)
 
     def _is_wanted(self) -> bool:
         """Whether there is something better to do than upkeep; read without the lock, a moment's delay does no harm."""
@@ -322,26 +322,28 @@ class Scheduler:
     def _serve(self, job: Job) -> None:
         """Runs a request until it ends or is paused."""
         try:
-            if job.run is None:
-                job.run = Run(
-                    self._ports,
-                    job.request,
-                    accepted=job.accepted,
-                    send=lambda event: self._deliver(job, event),
-                    is_stopped=lambda: job.stop is not None or self._clock() >= job.expires,
-                    is_thinking_ended=lambda: job.thinking_ended,
-                )
-            while not self._has_left(job, job.run):
-                self._chores.run()
+            while not self._has_left(job):
                 # The engine stops "a running or the next" evaluation, so what comes out here may have been meant for an
                 # earlier job. What counts is what the job itself was asked for; without anything it goes on.
                 with suppress(Cancelled):
-                    if job.run.step():
-                        self._conclude(job, Finished(metrics=job.run.metrics))
+                    self._sleeper.wake(lambda: self._is_over(job))
+                    run = job.run = job.run or self._new_run(job)
+                    if run.step():
+                        self._conclude(job, Finished(metrics=run.metrics))
                         return
         except BaseException as error:  # nothing may end the thread that everybody waits for
             self._clean_up(job.run, error)
             self._conclude(job, as_error(error))
+
+    def _new_run(self, job: Job) -> Run:
+        return Run(
+            self._ports,
+            job.request,
+            accepted=job.accepted,
+            send=lambda event: self._deliver(job, event),
+            is_stopped=lambda: job.stop is not None or self._clock() >= job.expires,
+            is_thinking_ended=lambda: job.thinking_ended,
+        )
 
     def _clean_up(self, run: Run | None, error: BaseException) -> None:
         """Takes the engine from a request that failed: what it holds stays good where the fault is the request's own,
@@ -359,20 +361,26 @@ class Scheduler:
         except Exception as another:
             error.add_note(f"and the store could not forget: {another!r}")
 
-    def _has_left(self, job: Job, run: Run) -> bool:
-        """Sees to deadlines and to what was asked from outside; returns whether the request has left the engine."""
+    def _is_over(self, job: Job) -> bool:
+        """Sees to chores and to the deadlines of others; returns whether this request should leave the engine."""
+        self._chores.run()
         now = self._clock()
         if now >= self._queue.soonest:
             with self._changed:
                 self._queue.expire(now)
             self._flush()
-        if now < job.expires and job.stop is None:
+        return now >= job.expires or job.stop is not None
+
+    def _has_left(self, job: Job) -> bool:
+        """Does what was asked from outside; returns whether the request has left the engine."""
+        if not self._is_over(job):
             return False
-        run.park()
+        if job.run is not None:
+            job.run.park()
         with self._changed:
             if job.stop not in (None, Stop.PAUSE):
                 self._queue.end(job, job.stop)
-            elif now >= job.expires:
+            elif self._clock() >= job.expires:
                 self._queue.end(job, deadline_exceeded(job.request))
             elif job.stop is Stop.PAUSE:
                 self._queue.suspend(job)

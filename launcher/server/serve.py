@@ -223,7 +223,15 @@ class Server:
         facts = {"session_cache_bytes": cache}
         self._journal.write("loaded", model.facts() | facts | model.memory.facts())
         generation = opened.enter_context(
-            open_generation(model, options, grammar, created=int(time.time()), report=self._report)
+            open_generation(
+                model,
+                options,
+                grammar,
+                created=int(time.time()),
+                report=self._report,
+                note=self._journal.write,
+                system=self._system,
+            )
         )
         return LoadedBackend(generation, options, self._system)
 

@@ -28,6 +28,7 @@ from launcher.server.events import (
 )
 from launcher.server.request import GenerationRequest, MarkKind, Style
 from launcher.server.scheduler import Scheduler
+from launcher.server.sleeping import SleeperPort
 from tests.support.fake_engine import FakeStream
 
 T = TypeVar("T")
@@ -308,6 +309,7 @@ class Bench:
     clock: Callable[[], float] | None = None
     started: bool = True
     drain: float = 0.0
+    sleeper: Callable[[Bench], SleeperPort] | None = None
 
     def __post_init__(self) -> None:
         self.engine = FakeEngine(context=self.context)
@@ -329,6 +331,7 @@ class Bench:
             stop_texts=(STOP_TEXT,),
             limit=self.limit,
             upkeep_failed=self.upkeep_errors.append,
+            sleeper=None if self.sleeper is None else self.sleeper(self),
             **clock,
         )
 

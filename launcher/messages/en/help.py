@@ -83,6 +83,7 @@ TEXTS: Final[Mapping[str, str]] = {
     "help-thinking-budget": "most tokens of thinking where a request does not say (default: no limit)",
     "help-request-timeout": "longest time that a request may take in all (default: no limit)",
     "help-drain-timeout": "time that running requests get when the server is told to stop (default: 30)",
+    "help-sleep-idle-seconds": "time without requests after which the server gives memory back; 0 never (default: 0)",
     "help-session-dir": "folder that keeps conversations' states over a restart; it holds what was said",
     "help-session-dir-mib": "size of that folder, in MiB (default: 2048)",
     "help-log-max-mib": "size at which the log is put aside as FILE.1 and begun anew, in MiB; 0 never (default: 64)",

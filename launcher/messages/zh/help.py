@@ -79,6 +79,7 @@ TEXTS: Final[Mapping[str, str]] = {
     "help-thinking-budget": "请求没有另行指定时，思考的最大 token 数（默认：不限）",
     "help-request-timeout": "一个请求总共可用的最长时间，秒（默认：不限）",
     "help-drain-timeout": "服务停止时留给正在处理的请求的时间，秒（默认：30）",
+    "help-sleep-idle-seconds": "无请求多长时间（秒）后服务归还内存；0 表示从不（默认：0）",
     "help-session-dir": "保存对话状态的目录，重启后可用；其中含有对话内容",
     "help-session-dir-mib": "该目录的大小上限，MiB（默认：2048）",
     "help-log-max-mib": "日志达到此大小（MiB）后改名为 FILE.1 并重新开始；0 表示从不（默认：64）",
