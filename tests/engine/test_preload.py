@@ -14,7 +14,7 @@ import pytest
 from engine.build import build_executable
 from launcher.engine_types import Dtype
 from tests.support.packages import INTEGER, uniform, write_package
-from tests.support.programs import ENGINE_TESTS, run_program
+from tests.support.programs import ENGINE_TESTS, run_program, sanitizers
 
 PAGE = 4096
 # Several pieces of 32 MiB, so that progress and a stop have something to count.
@@ -124,3 +124,15 @@ def test_what_was_unloaded_can_be_loaded_again(program: Path, package: Path) -> 
 def test_memory_that_cannot_be_unloaded_stays_as_it_is(program: Path, package: Path) -> None:
     before, found = load(program, package, "plain"), load(program, package, "unloadlocked")
     assert (found.resident, found.sum) == (before.resident, before.sum)
+
+
+def test_loading_and_unloading_under_sanitizers(package: Path, tmp_path: Path) -> None:
+    program = build_executable(
+        [ENGINE_TESTS / "preload_driver.c"],
+        "preload_driver",
+        sanitize=sanitizers(),
+        extra_flags=("-Wl,--wrap=madvise,--wrap=pread",),
+        out=tmp_path,
+    )
+    for mode in ("unloadmtp", "unloadtwice", "unloadlocked"):
+        assert load(program, package, mode).status == "ok"
