@@ -128,9 +128,13 @@ def test_an_error_in_the_middle_lets_go(board: Path) -> None:
 def test_the_death_of_the_keeper_is_made_good(board: Path) -> None:
     before = read_clocks(board)
     with pinned_clocks(board) as (_pinned, left):
+        killed = 0
         for process in Path("/proc").glob("[0-9]*/cmdline"):
-            if b"release.bench.clock_keeper\0" + str(board).encode() in process.read_bytes():
-                os.kill(int(process.parent.name), signal.SIGKILL)
+            with suppress(OSError):  # one that has ended meanwhile
+                if b"release.bench.clock_keeper\0" + str(board).encode() in process.read_bytes():
+                    os.kill(int(process.parent.name), signal.SIGKILL)
+                    killed += 1
+        assert killed == 1
         assert read_clocks(board) != before
     assert read_clocks(board) == before
     assert left == []
@@ -151,7 +155,7 @@ def test_a_signal_at_any_line_leaves_the_clocks_as_they_were(board: Path, number
     else:
         assert done.returncode == _CODES[number], done.stderr
     # After SIGKILL the keeper works on alone.
-    eventually(lambda: read_clocks(board) == before, "clocks as before", 20)
+    eventually(lambda: read_clocks(board) == before, "clocks as before", 60)
 
 
 def test_the_lines_above_meet_every_phase(board: Path) -> None:

@@ -22,7 +22,7 @@ from tests.support.demo import ROOT, require_demo
 
 _START_SECONDS = 60.0
 _END_SECONDS = 60.0
-_EVENTUALLY_SECONDS = 30.0
+_EVENTUALLY_SECONDS = 60.0
 TERMINATED = 143
 
 
