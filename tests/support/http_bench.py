@@ -48,7 +48,9 @@ from launcher.server.routes_generation import generation_routes
 from launcher.server.routes_information import OPEN_PATHS, information_routes
 from launcher.server.routes_state import state_routes
 from launcher.server.security import Access, Keyring
+from launcher.server.state_body import Pace
 from launcher.server.web import web_server
+from tests.support.moving_sessions import Exchange
 
 PATIENCE = 60.0
 METRICS = Metrics(prompt=3, cached=1, generated=2, first_seconds=0.5, prefill_seconds=0.25, decode_seconds=1.0)
@@ -149,6 +151,7 @@ class FakeBackend:
     planning: Callable[[], None] = lambda: None
     count: int = 0
     is_processing: bool = False
+    exchange: Exchange = field(default_factory=Exchange)
 
     def _request(self, prefix: str, caller: Caller, asked: Common) -> GenerationRequest:
         self.planning()
@@ -238,6 +241,7 @@ class HttpBench:
         bodies: BodyLimits | None = None,
         backlog: int = 8,
         ping_seconds: float = 5.0,
+        pace: Pace | None = None,
         log: Path | None = None,
         prompts: bool = False,
         loaded: bool = True,
@@ -258,6 +262,7 @@ class HttpBench:
             bodies=Bodies(bodies or BodyLimits()),
             backlog=Backlog(backlog),
             ping_seconds=ping_seconds,
+            pace=pace or Pace(),
             workers=ThreadPoolExecutor(2),
         )
         routes = [
