@@ -124,11 +124,14 @@ def test_what_finds_no_room_is_read_again_and_answers_the_same() -> None:
     assert store.begin(owner="", name="a", ids=[1, 2, 3]) == Begun(reused=0, source=CacheSource.NONE)
 
 
-def test_a_deleted_one_is_kept_nowhere(server: Server) -> None:
-    server.ask([1, 2, 3])
+def test_a_deleted_one_is_kept_nowhere_and_puts_nobody_out(tmp_path: Path) -> None:
+    server = Server(tmp_path / "s", budget=150)
+    server.ask([7] * 10, name=None)
+    server.ask([1] * 20)
     server.store.delete("", "a")
     server.store.put_to_sleep()
-    assert (server.store.usage().entries, server.saved()) == (0, [])
+    usage = server.store.usage()
+    assert (usage.entries, usage.evictions, server.saved()) == (1, 0, [])
 
 
 def test_a_request_that_comes_meanwhile_loses_nothing(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:

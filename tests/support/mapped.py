@@ -13,7 +13,7 @@ def mapped_bytes(pid: int, file: Path, field: str = "Rss") -> int:
     inside, total = False, 0
     for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
         if _HEAD.match(line):
-            inside = line.endswith(str(file))
+            inside = line.endswith(str(file.resolve()))
         elif inside and line.startswith(f"{field}:"):
             total += int(line.split()[1]) << 10
     return total
