@@ -188,12 +188,11 @@ class Application:
         """A browser's question before its request, or anybody's about the methods of a path. Needs no key."""
         if "origin" in headers and "access-control-request-method" in headers:
             return Response(status_code=204, headers=self._access.preflight(headers))
-        methods: set[str] = set()
-        for route in self._routes:
-            if route.path_regex.fullmatch(scope["path"]):
-                methods |= route.methods or set()
-        if not methods:
+        # As for every method, the first one counts: a session's name may end like the path of a state.
+        found = next((route for route in self._routes if route.path_regex.fullmatch(scope["path"])), None)
+        if found is None:
             raise RequestError("not_found", "there is no such path on this server", status=404)
+        methods = found.methods or set()
         return Response(status_code=204, headers={"Allow": ", ".join(sorted({*methods, "OPTIONS"}))})
 
     def _route(self, scope: Scope) -> str:
