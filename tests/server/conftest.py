@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.fake_generation import Bench
 from tests.support.server_process import ServerProcess, nothing_left
+from tests.support.session_server import OpenFiles
 
 
 @pytest.fixture(scope="session")
@@ -23,6 +24,13 @@ def live(common_server: ServerProcess) -> Iterator[ServerProcess]:
     """The common server. After a module's tests it must be idle, with no more threads and descriptors than before."""
     with nothing_left(common_server):
         yield common_server
+
+
+@pytest.fixture(autouse=True)
+def session_folders() -> Iterator[None]:
+    """What a test's servers without a process have opened is closed after it."""
+    yield
+    OpenFiles.close_all()
 
 
 @pytest.fixture

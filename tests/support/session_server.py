@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import ClassVar
 
 from launcher.errors import MindnanoError
 from launcher.server.request import MarkKind
@@ -14,6 +16,28 @@ from launcher.server.sessions import SessionStore
 from tests.support.fake_sessions import FakeState
 
 ORIGIN = Origin(identity=b"i" * 32, template_sha256=b"t" * 32, kv="bf16", engine="ling3 0.1.0")
+
+
+class OpenFiles(SessionFiles):
+    """Known until it is closed, so that a test need not close the last one."""
+
+    known: ClassVar[list[OpenFiles]] = []
+
+    def __init__(
+        self, folder: Path, *, limit_bytes: int, origin: Origin, report: Callable[[MindnanoError], None]
+    ) -> None:
+        super().__init__(folder, limit_bytes=limit_bytes, origin=origin, report=report)
+        self.known.append(self)
+
+    def close(self) -> None:
+        super().close()
+        self.known.remove(self)
+
+    @classmethod
+    def close_all(cls) -> None:
+        """Closes what is open."""
+        for files in list(cls.known):
+            files.close()
 
 
 @dataclass
@@ -29,7 +53,7 @@ class Server:
 
     def __post_init__(self) -> None:
         self.session = FakeState(padding=50)
-        self.files = SessionFiles(self.folder, limit_bytes=self.limit, origin=self.origin, report=self.reports.append)
+        self.files = OpenFiles(self.folder, limit_bytes=self.limit, origin=self.origin, report=self.reports.append)
         self.store = SessionStore(self.session, budget=self.budget, files=self.files, clock=lambda: self.now)
 
     def ask(self, prompt: list[int], name: str | None = "a", owner: str = "", mark: int | None = None) -> Begun:
