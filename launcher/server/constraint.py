@@ -8,7 +8,7 @@ from typing import Final
 
 from launcher.errors import InternalError, RequestError
 from launcher.reply import THINK_CLOSE
-from launcher.server.grammar import MARKS, SCHEMA_PARAM, CallReply, GrammarWriter, JsonReply
+from launcher.server.grammar import MARKS, CallReply, ConstrainedReply, EitherReply, GrammarWriter, JsonReply
 from launcher.server.guidance import Guide, Matcher, Vocabulary
 from launcher.server.request import Constraint
 from launcher.server.schema_check import refused
@@ -78,7 +78,7 @@ class GrammarFactory:
         """Does ahead what the first constraint waits for, see `Guide.prepare`."""
         self._guide.prepare()
 
-    def constraint(self, wanted: JsonReply | CallReply, *, reasoning: bool) -> Callable[[], Constraint]:
+    def constraint(self, wanted: ConstrainedReply, *, reasoning: bool) -> Callable[[], Constraint]:
         """Compiles what a reply must be; the result makes one constraint for each choice.
 
         Args:
@@ -96,15 +96,11 @@ class GrammarFactory:
 
         return new_constraint
 
-    def _compiled(self, wanted: JsonReply | CallReply, *, reasoning: bool) -> Matcher:
+    def _compiled(self, wanted: ConstrainedReply, *, reasoning: bool) -> Matcher:
         guide = self._guide
         stops = tuple(guide.token_bytes(token).decode(errors="replace") for token in guide.stop_ids)
         writer = GrammarWriter(guide.marks, stops)
-        if isinstance(wanted, JsonReply):
-            grammar = writer.json_reply(wanted, reasoning=reasoning)
-        else:
-            grammar = writer.call_reply(wanted, reasoning=reasoning)
-        matcher = guide.compile(grammar)
+        matcher = guide.compile(writer.reply(wanted, reasoning=reasoning))
         trouble = _trouble(matcher)
         if trouble is None:
             beginning = matcher.deep_copy()
@@ -123,9 +119,11 @@ class GrammarFactory:
             return error.message
         return None if any(mask) else "no value follows it"
 
-    def _refusal(self, wanted: JsonReply | CallReply, reason: str) -> RequestError:
+    def _refusal(self, wanted: ConstrainedReply, reason: str) -> RequestError:
+        if isinstance(wanted, EitherReply):
+            return self._refused_either(wanted, reason)
         if isinstance(wanted, JsonReply):
-            return refused(SCHEMA_PARAM, reason)
+            return refused(wanted.param, reason)
         if len(wanted.tools) > 1:
             for index, tool in enumerate(wanted.tools):
                 alone = CallReply(tools=(tool,), name=None, parallel=False)
@@ -135,6 +133,14 @@ class GrammarFactory:
                     return refused(f"tools[{index}].function.parameters", error.message.partition(": ")[2])
             return refused("tools", f"together they are too large: {reason}")
         return refused("tools[0].function.parameters", reason)
+
+    def _refused_either(self, wanted: EitherReply, reason: str) -> RequestError:
+        try:
+            self._compiled(wanted.json, reasoning=False)
+            self._compiled(wanted.calls, reasoning=False)
+        except RequestError as error:
+            return error
+        return refused("tools", f"together with the response's format they are too large: {reason}")
 
 
 def _trouble(matcher: Matcher) -> str | None:

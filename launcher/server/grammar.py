@@ -40,9 +40,10 @@ _MOST_TEXT: Final = 8 * MAX_CHARACTERS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JsonReply:
-    """One JSON value that follows the schema; None stands for any object."""
+    """One JSON value that follows the schema, which came as the field `param`; None stands for any object."""
 
     schema: Mapping[str, object] | None
+    param: str = SCHEMA_PARAM
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +53,17 @@ class CallReply:
     tools: tuple[Tool, ...]
     name: str | None
     parallel: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EitherReply:
+    """The model may choose: JSON or calls."""
+
+    json: JsonReply
+    calls: CallReply
+
+
+ConstrainedReply = JsonReply | CallReply | EitherReply
 
 
 class GrammarWriter:
@@ -67,18 +79,29 @@ class GrammarWriter:
         self._rules: list[str] = []
         self._size = 0
 
-    def json_reply(self, wanted: JsonReply, *, reasoning: bool) -> str:
-        """Raises:
-        RequestError: the schema cannot be served.
-        """
-        schema = {"type": "object"} if wanted.schema is None else checked(wanted.schema, SCHEMA_PARAM)
-        self._rule("json", self._json(schema, SCHEMA_PARAM))
-        return self._finished(f"{self._thought()} json" if reasoning else "json")
+    def reply(self, wanted: ConstrainedReply, *, reasoning: bool) -> str:
+        """The grammar; once for each writer.
 
-    def call_reply(self, wanted: CallReply, *, reasoning: bool) -> str:
-        """Raises:
-        RequestError: a tool's schema cannot be served, or no tool has the name.
+        Raises:
+            RequestError: a schema cannot be served, or no tool has the name.
         """
+        if isinstance(wanted, EitherReply):
+            starts = [self._json_reply(wanted.json, reasoning=reasoning)]
+            starts += [self._call_reply(wanted.calls, reasoning=reasoning)]
+        elif isinstance(wanted, JsonReply):
+            starts = [self._json_reply(wanted, reasoning=reasoning)]
+        else:
+            starts = [self._call_reply(wanted, reasoning=reasoning)]
+        if reasoning:
+            self._rule("thought", self._thought())
+        return self._finished(" | ".join(starts))
+
+    def _json_reply(self, wanted: JsonReply, *, reasoning: bool) -> str:
+        schema = {"type": "object"} if wanted.schema is None else checked(wanted.schema, wanted.param)
+        self._rule("json", self._json(schema, wanted.param))
+        return "thought json" if reasoning else "json"
+
+    def _call_reply(self, wanted: CallReply, *, reasoning: bool) -> str:
         bodies = [
             self._tool(index, tool)
             for index, tool in enumerate(wanted.tools)
@@ -93,10 +116,10 @@ class GrammarWriter:
             self._rule("more", "gap? call")
             more = f" more{{0,{_MOST_CALLS - 1}}}"
         if not reasoning:
-            return self._finished(f"call{more}")
+            return f"call{more}"
         # A call may come while the thinking is still open.
         dive = self._text_then("DIVE", ANY, TOOL_CALL, (THINK_CLOSE, TOOL_CALL))
-        return self._finished(f"{self._thought()} call{more} | {dive} rest{more}")
+        return f"thought call{more} | {dive} rest{more}"
 
     def _finished(self, start: str) -> str:
         self._rule("gap", r"/\n{1,3}/")

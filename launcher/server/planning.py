@@ -4,9 +4,8 @@ Decisions where OpenAI leaves room or this model differs:
 
 - `tool_choice` "none" leaves the tools in the prompt, so that the cached prefix stays the same, and forbids the token
   that begins a call.
-- `response_format` with JSON constrains the whole answer, which leaves no place for a call that the model may or may
-  not make: with tools and `tool_choice` "auto" it is refused. With "required" or a named function the calls are the
-  whole reply, and the format has nothing to act on.
+- With `response_format` and tools that may be called the whole reply is one or the other: JSON, or calls. With
+  `tool_choice` "required" or a named function the calls are all of it, and the format has nothing to act on.
 - A completion has one prompt.
 """
 
@@ -21,7 +20,7 @@ from typing import Any, Final
 from launcher.engine_types import Sampling
 from launcher.errors import RequestError, UsageError
 from launcher.reply import THINK_CLOSE, THINK_OPEN, TOOL_CALL
-from launcher.server.grammar import CallReply, JsonReply
+from launcher.server.grammar import CallReply, ConstrainedReply, EitherReply, JsonReply
 from launcher.server.marks import marks
 from launcher.server.protocol.errors import ContextLengthExceeded
 from launcher.server.protocol.limits import LABEL, MAX_BIAS, MAX_NAME_CHARACTERS, REQUEST_ID
@@ -46,6 +45,8 @@ from launcher.template import Message
 _SMALLEST: Final = 1e-6
 # And where it takes what is just below 1 for 1.
 _BELOW_ONE: Final = 1 - 2**-24
+# Of a seed that is picked here. It is told, and JavaScript reads no larger number exactly.
+_SEED_BITS: Final = 53
 _LABEL: Final = re.compile(LABEL)
 _REQUEST_ID: Final = re.compile(REQUEST_ID)
 
@@ -75,6 +76,7 @@ def plan_chat(
     ids = model.text.tokenize(prompt)
     room = _room(model, ids, "messages")
     reasoning = prompt.rstrip().endswith(THINK_OPEN)
+    reply = _constrained_reply(chat)
     return GenerationRequest(
         id=id,
         owner=owner,
@@ -105,7 +107,8 @@ def plan_chat(
         thinking_end=tuple(model.text.tokenize(THINK_CLOSE)) if reasoning else (),
         tools=() if chat.tool_choice == "none" else _tools(chat),
         parallel_calls=chat.parallel_tool_calls is not False,
-        new_constraint=_constraint(model, chat, reasoning=reasoning),
+        text_or_calls=isinstance(reply, EitherReply),
+        new_constraint=_constraint(model, chat, reply, reasoning=reasoning),
         deadline=_deadline(model, chat),
     )
 
@@ -247,7 +250,7 @@ def _deadline(model: ServedModel, request: Common) -> float | None:
 
 def _sampling(model: ServedModel, request: Common) -> Sampling:
     seed = request.seed if request.seed is not None else model.seed
-    changes: dict[str, Any] = {"seed": secrets.randbits(64) if seed is None else seed % (1 << 64)}
+    changes: dict[str, Any] = {"seed": secrets.randbits(_SEED_BITS) if seed is None else seed % (1 << 64)}
     for name in ("temperature", "frequency_penalty", "presence_penalty"):
         value = getattr(request, name)
         if value is not None:
@@ -309,8 +312,9 @@ def _tools(chat: ChatRequest) -> tuple[Tool, ...]:
     return tuple(Tool(name=tool.function.name, parameters=tool.function.parameters or {}) for tool in chat.tools or ())
 
 
-def _constraint(model: ServedModel, chat: ChatRequest, *, reasoning: bool) -> Callable[[], Constraint] | None:
-    reply = _constrained_reply(chat)
+def _constraint(
+    model: ServedModel, chat: ChatRequest, reply: ConstrainedReply | None, *, reasoning: bool
+) -> Callable[[], Constraint] | None:
     if reply is None:
         return None
     if chat.ignore_eos:
@@ -319,7 +323,7 @@ def _constraint(model: ServedModel, chat: ChatRequest, *, reasoning: bool) -> Ca
     return model.grammar.constraint(reply, reasoning=reasoning)
 
 
-def _constrained_reply(chat: ChatRequest) -> JsonReply | CallReply | None:
+def _constrained_reply(chat: ChatRequest) -> ConstrainedReply | None:
     choice = chat.tool_choice
     parallel = chat.parallel_tool_calls is not False
     if isinstance(choice, NamedToolChoice):
@@ -329,16 +333,13 @@ def _constrained_reply(chat: ChatRequest) -> JsonReply | CallReply | None:
     wanted = chat.response_format
     if wanted is None or isinstance(wanted, TextFormat):
         return None
+    json = _json_reply(wanted)
     if chat.tools and choice != "none":
-        message = (
-            'response_format with JSON cannot be combined with tools and tool_choice "auto"; '
-            'set tool_choice to "none" or "required", or use the type "text"'
-        )
-        raise RequestError("unsupported_parameter", message, param="response_format")
-    return _json_reply(wanted)
+        return EitherReply(json=json, calls=CallReply(tools=_tools(chat), name=None, parallel=parallel))
+    return json
 
 
 def _json_reply(wanted: JsonObjectFormat | JsonSchemaFormat) -> JsonReply:
     if isinstance(wanted, JsonObjectFormat):
-        return JsonReply(schema=None)
+        return JsonReply(schema=wanted.schema, param="response_format.schema")
     return JsonReply(schema=wanted.json_schema.schema or {})

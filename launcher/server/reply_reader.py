@@ -60,6 +60,7 @@ class ReplyReader:
         reasoning: bool,
         tools: tuple[Tool, ...],
         parallel_calls: bool,
+        text_or_calls: bool = False,
         stops: tuple[str, ...],
         new_call_id: Callable[[], str],
     ) -> None:
@@ -68,6 +69,7 @@ class ReplyReader:
         reasoning: whether the prompt ends inside an open `<think>`.
         tools: what may be called; without any, `<tool_call>` only ends the thinking and is answer text.
         parallel_calls: whether more than one call may come; else the reply is over after the first.
+        text_or_calls: where answer text has begun, no call can come: a JSON text may spell one.
         stops: texts that end the reply and are not part of it.
         new_call_id: makes an id for each call.
         """
@@ -76,6 +78,7 @@ class ReplyReader:
         self._name = _name_pattern(self._tools)
         self._call_begins = Markers((TOOL_CALL,) if self._tools else ())
         self._parallel_calls = parallel_calls
+        self._text_or_calls = text_or_calls
         # A stop text that begins with another one is never reached; without it nothing waits for its end.
         self._stops = Markers(stop for stop in stops if not any(_begins(stop, other) for other in stops))
         self._new_call_id = new_call_id
@@ -165,6 +168,10 @@ class ReplyReader:
     def _read_content(self, final: bool) -> bool:
         found = (_CALL_OR_THINK_CLOSE if self._thinking_open else self._call_begins).find(self._held, complete=final)
         is_blank = self._blank and not self._held[: found.start].strip()
+        if self._text_or_calls and self._tools and not is_blank:
+            self._tools = {}
+            self._call_begins = Markers(())
+            return self._read_content(final)
         if found.marker is None:
             if not final:
                 self._show(self._certain(found.start))

@@ -89,6 +89,7 @@ class GenerationRequest:
         thinking_end: the tokens of ``</think>``, which close the thinking at its limit, or when that is asked for.
         tools: the functions that the reply may call; without any, nothing in a reply is a call.
         parallel_calls: whether it may call more than one; else the reply ends after the first.
+        text_or_calls: text and calls exclude each other, so that nothing within an answer is a call.
         new_constraint: makes the grammar for one choice; None leaves the model free.
         deadline: seconds from acceptance until the request is given up; None for no limit.
     """
@@ -111,5 +112,6 @@ class GenerationRequest:
     thinking_end: tuple[int, ...] = ()
     tools: tuple[Tool, ...] = ()
     parallel_calls: bool = True
+    text_or_calls: bool = False
     new_constraint: Callable[[], Constraint] | None = None
     deadline: float | None = None

@@ -169,6 +169,7 @@ class Run:
             reasoning=request.reasoning,
             tools=request.tools,
             parallel_calls=request.parallel_calls,
+            text_or_calls=request.text_or_calls,
             stops=stops,
             new_call_id=_new_call_id,
         )

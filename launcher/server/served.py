@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from launcher.engine_types import Sampling
-from launcher.server.grammar import CallReply, JsonReply
+from launcher.server.grammar import ConstrainedReply
 from launcher.server.protocol.shapes import ModelCard
 from launcher.server.request import Constraint
 from launcher.template import ChatTemplate
@@ -24,7 +24,7 @@ class TextPort(Protocol):
 class GrammarPort(Protocol):
     """Makes grammars; `launcher.server.grammar.GrammarFactory` is one. Used from several threads at once."""
 
-    def constraint(self, wanted: JsonReply | CallReply, *, reasoning: bool) -> Callable[[], Constraint]: ...
+    def constraint(self, wanted: ConstrainedReply, *, reasoning: bool) -> Callable[[], Constraint]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from jsonschema import Draft202012Validator
 from launcher.errors import RequestError
 from launcher.server.constraint import GrammarFactory
 from launcher.server.events import Delta, ToolCallArguments, ToolCallStart
-from launcher.server.grammar import MARKS, CallReply, JsonReply
+from launcher.server.grammar import MARKS, CallReply, EitherReply, JsonReply
 from launcher.server.reply_reader import ReplyReader
 from launcher.server.request import Style, Tool
 from tests.support.constrained import ByteVocabulary, accepts, allowed_ids, demo_factory, demo_package, random_reply
@@ -276,6 +276,38 @@ def test_one_call_only_where_calls_are_not_parallel() -> None:
     for token in demo_package().tokenize(TICK):
         constraint.advance(token)
     assert constraint.is_finished
+
+
+@pytest.mark.parametrize(
+    ("reply", "fits"),
+    [
+        ('I think.</think>{"a": 1}', True),
+        (f"I think.</think>{CALL}", True),
+        (f"Let me{CALL}\n{TICK}", True),
+        ("I think.</think>text", False),
+        (f'</think>{{"a": 1}}{CALL}', False),
+        (f'</think>{CALL}{{"a": 1}}', False),
+        ('{"a": 1}', False),
+        ('</think>{"b": 1}', False),
+    ],
+)
+def test_a_reply_may_be_json_or_calls_and_nothing_else(reply: str, fits: bool) -> None:
+    wanted = EitherReply(
+        json=JsonReply(
+            schema={
+                "type": "object",
+                "properties": {"a": {"type": "integer"}},
+                "required": ["a"],
+                "additionalProperties": False,
+            }
+        ),
+        calls=CallReply(tools=(WEATHER, CLOCK), name=None, parallel=True),
+    )
+    assert accepts(demo_factory().constraint(wanted, reasoning=True)(), demo_package(), reply) is fits
+    direct = demo_factory().constraint(wanted, reasoning=False)
+    for text in ('{"a": 1}', CALL, TICK + TICK):
+        assert accepts(direct(), demo_package(), text)
+    assert not accepts(direct(), demo_package(), f'{{"a": 1}}{TICK}')
 
 
 def test_a_name_that_no_tool_has_is_refused() -> None:

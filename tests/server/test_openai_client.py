@@ -150,6 +150,22 @@ def test_a_seed_gives_the_same_text_whatever_came_between(client: OpenAI) -> Non
     assert len(set(first.values())) > 1
 
 
+def test_a_seed_that_was_not_given_is_told_and_gives_the_same_text(client: OpenAI) -> None:
+    asked: dict[str, Any] = {"model": MODEL, "messages": user(LIST), "temperature": 2.0, "max_tokens": 60}
+    first = client.chat.completions.create(**asked)
+    seed = (first.model_extra or {})["seed"]
+    again = client.chat.completions.create(**asked, seed=seed)
+    assert again.choices[0].message == first.choices[0].message
+    assert (again.model_extra or {})["seed"] == seed
+    assert (client.chat.completions.create(**asked).model_extra or {})["seed"] != seed
+    for chunk in client.chat.completions.create(**asked, seed=seed, stream=True):
+        assert (chunk.model_extra or {})["seed"] == seed
+    whole = client.completions.create(model=MODEL, prompt="A", temperature=2.0, max_tokens=20)
+    known: int = (whole.model_extra or {})["seed"]
+    same = client.completions.create(model=MODEL, prompt="A", temperature=2.0, max_tokens=20, seed=known)
+    assert same.choices[0].text == whole.choices[0].text
+
+
 def test_a_b_a_gives_a_again(client: OpenAI) -> None:
     first = text_of(client, LIST)
     other = text_of(client, "What is the capital of France?")

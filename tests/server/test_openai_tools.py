@@ -198,6 +198,37 @@ def test_a_schema_is_followed(client: OpenAI, temperature: float) -> None:
         jsonschema.validate(json.loads(reply.choices[0].message.content or ""), WEATHER)
 
 
+@pytest.mark.parametrize("thinking", [True, False])
+@pytest.mark.parametrize("calls", [True, False])
+def test_with_tools_an_answer_follows_its_schema_or_is_calls(
+    client: OpenAI, live: ServerProcess, thinking: bool, calls: bool
+) -> None:
+    """Which of them is the model's own choice, so its mark of calls is made likely or impossible."""
+    mark = live.ask("POST", "/tokenize", {"content": "<tool_call>"}).json()["tokens"][0]
+    reply = client.chat.completions.create(
+        **ASKED,
+        logit_bias={str(mark): 100 if calls else -100},
+        parallel_tool_calls=False,
+        response_format={"type": "json_schema", "json_schema": {"name": "look", "schema": LOOK}},
+        extra_body={"enable_thinking": thinking},
+    )
+    choice = reply.choices[0]
+    if calls:
+        assert (len(calls_of(reply)), choice.finish_reason, choice.message.content) == (1, "tool_calls", None)
+    else:
+        assert (choice.finish_reason, choice.message.tool_calls) == ("stop", None)
+        jsonschema.validate(json.loads(choice.message.content or ""), LOOK)
+
+
+def test_a_schema_beside_json_object_is_followed(client: OpenAI) -> None:
+    reply = client.chat.completions.create(
+        model=MODEL,
+        messages=user("Hello!"),
+        response_format={"type": "json_object", "schema": LOOK},  # type: ignore[arg-type]
+    )
+    jsonschema.validate(json.loads(reply.choices[0].message.content or ""), LOOK)
+
+
 def test_any_json_is_an_object(client: OpenAI) -> None:
     """A long one may be cut; up to there it is the beginning of an object."""
     ended = 0

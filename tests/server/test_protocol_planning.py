@@ -11,7 +11,7 @@ import pytest
 from launcher.engine_types import Sampling
 from launcher.errors import RequestError
 from launcher.server import planning
-from launcher.server.grammar import CallReply, JsonReply
+from launcher.server.grammar import CallReply, EitherReply, JsonReply
 from launcher.server.planning import (
     detokenized,
     plan_chat,
@@ -160,6 +160,8 @@ def test_seeds() -> None:
     assert chat(seed=(1 << 64) - 1).sampling.seed == (1 << 64) - 1
     assert chat().sampling.seed != chat().sampling.seed
     assert chat(seed=0).sampling.seed == 0
+    # It is told, and JavaScript reads larger numbers wrong.
+    assert max(chat().sampling.seed for _ in range(50)) < 1 << 53
 
 
 def test_counts_stops_and_the_rest_are_passed_on() -> None:
@@ -284,24 +286,30 @@ def test_json_is_constrained() -> None:
     model = served_model(grammar=grammar)
     for wanted in (
         {"type": "json_object"},
+        {"type": "json_object", "schema": SCHEMA},
         {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA, "strict": True}},
         {"type": "json_schema", "json_schema": {"name": "x"}},
     ):
         assert chat(model, response_format=wanted).new_constraint is not None
-    asked = [reply for reply, _ in grammar.asked]
-    assert asked == [JsonReply(schema=None), JsonReply(schema=SCHEMA), JsonReply(schema={})]
+    asked = [reply for reply, _ in grammar.asked if isinstance(reply, JsonReply)]
+    assert [reply.schema for reply in asked] == [None, SCHEMA, SCHEMA, {}]
+    assert asked[1].param == "response_format.schema"
     assert chat(model, response_format={"type": "text"}).new_constraint is None
 
 
-def test_json_beside_calls_that_may_come_is_refused() -> None:
+def test_json_beside_calls_that_may_come_leaves_the_model_the_choice() -> None:
     wanted = {"type": "json_object"}
-    assert refused(tools=[ADD], response_format=wanted).param == "response_format"
-    assert refused(tools=[ADD], tool_choice="auto", response_format=wanted).param == "response_format"
     grammar = AskedGrammars()
     model = served_model(grammar=grammar)
-    chat(model, tools=[ADD], tool_choice="none", response_format=wanted)
-    chat(model, tools=[ADD], tool_choice="required", response_format=wanted)
-    assert [type(reply) for reply, _ in grammar.asked] == [JsonReply, CallReply]
+    for choice in (None, "auto", "none", "required"):
+        request = chat(model, tools=[ADD], tool_choice=choice, response_format=wanted, parallel_tool_calls=False)
+        assert request.text_or_calls is (choice in (None, "auto"))
+        assert bool(request.tools) is (choice != "none")
+    assert [type(reply) for reply, _ in grammar.asked] == [EitherReply, EitherReply, JsonReply, CallReply]
+    either = grammar.asked[0][0]
+    assert isinstance(either, EitherReply)
+    assert (either.json.schema, either.calls.name, either.calls.parallel) == (None, None, False)
+    assert not chat(model, tools=[ADD]).text_or_calls
 
 
 def test_a_grammar_has_an_end() -> None:

@@ -128,6 +128,7 @@ def test_every_chunk_names_the_reply() -> None:
         assert chunk["id"] == chunk["request_id"] == "chatcmpl-7"
         assert chunk["object"] == "chat.completion.chunk"
         assert (chunk["created"], chunk["model"], chunk["system_fingerprint"]) == (77, "tiny", "fp_test")
+        assert chunk["seed"] == 0
 
 
 def test_a_reply_repeats_the_name_of_the_session_where_there_is_one() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from launcher.errors import RequestError
-from launcher.server.grammar import CallReply, JsonReply
+from launcher.server.grammar import CallReply, EitherReply, JsonReply
 from launcher.server.request import Tool
 from tests.support.constrained import allowed_ids, demo_factory, random_reply
 from tests.support.constrained import demo_package as package
@@ -72,6 +72,22 @@ def test_a_schema_that_cannot_be_served_is_refused_by_what_it_asks(schema: dict[
         assert caught.value.slug == "invalid_json_schema"
         assert caught.value.status == 400
         assert caught.value.param == "response_format.json_schema.schema"
+
+
+def test_of_json_or_calls_the_one_that_cannot_be_served_is_named() -> None:
+    good, bad = {"type": "object"}, {"type": "string", "pattern": "("}
+    broken = {"type": "object", "properties": {"a": bad}}
+    for schema, parameters, param in (
+        (bad, good, "response_format.schema"),
+        (good, broken, "tools[0].function.parameters"),
+    ):
+        wanted = EitherReply(
+            json=JsonReply(schema=schema, param="response_format.schema"),
+            calls=CallReply(tools=(Tool(name="f", parameters=parameters),), name=None, parallel=True),
+        )
+        with pytest.raises(RequestError) as caught:
+            demo_factory().constraint(wanted, reasoning=True)
+        assert (caught.value.param, caught.value.status) == (param, 400)
 
 
 @pytest.mark.parametrize(

@@ -65,6 +65,7 @@ def new_reader(
     reasoning: bool = False,
     tools: tuple[Tool, ...] = TOOLS,
     parallel_calls: bool = True,
+    text_or_calls: bool = False,
     stops: tuple[str, ...] = STOPS,
 ) -> ReplyReader:
     ids = itertools.count()
@@ -73,6 +74,7 @@ def new_reader(
         reasoning=reasoning,
         tools=tools,
         parallel_calls=parallel_calls,
+        text_or_calls=text_or_calls,
         stops=stops,
         new_call_id=lambda: f"call_{next(ids)}",
     )
@@ -309,6 +311,20 @@ def test_only_one_call_where_no_more_are_allowed() -> None:
         heard = read(new_reader(parallel_calls=False), pieces)
         assert heard.stopped
         assert (len(heard.calls), heard.content) == (1, "")
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_a_json_text_that_spells_a_call_is_an_answer_where_it_excludes_calls(size: int) -> None:
+    called = call("get_time")
+    said = json.dumps({"a": called, "b": call("get_weather", ("city", "Ulm"))})
+    for reply, content, calls in (
+        (said, said, []),
+        (called + "\n" + called, "", [("get_time", "{}"), ("get_time", "{}")]),
+        ("</think>\n" + called, "", [("get_time", "{}")]),
+    ):
+        pieces = [reply[at : at + size] for at in range(0, len(reply), size)]
+        heard = read(new_reader(reasoning=reply.startswith("</think>"), text_or_calls=True), pieces)
+        assert (heard.content, heard.calls) == (content, calls)
 
 
 def test_cut_call_does_not_count_as_complete() -> None:

@@ -120,6 +120,14 @@ def test_half_a_call_does_not_ask_to_be_run(script: bytes, stops: tuple[str, ...
         assert reason(bench.submit(request("a", **settings))) is end
 
 
+def test_an_answer_that_spells_a_call_calls_nothing_where_it_excludes_calls() -> None:
+    script = [*b'{"a": "<tool_call>f\n</tool_call>"}', STOP]
+    settings = {"style": Style.CHAT, "tools": (Tool(name="f", parameters={}),), "max_tokens": 99}
+    with Bench(scripts={"a": script, "b": script}) as bench:
+        assert reason(bench.submit(request("a", text_or_calls=True, **settings))) is FinishReason.STOP
+        assert reason(bench.submit(request("b", **settings))) is FinishReason.TOOL_CALLS
+
+
 def test_thinking_is_counted_apart() -> None:
     with Bench(scripts={"a": [*b"mm</think>ok", STOP]}) as bench:
         listener = bench.submit(request("a", max_tokens=99, style=Style.CHAT, reasoning=True))

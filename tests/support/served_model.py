@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher.engine_types import Sampling
-from launcher.server.grammar import CallReply, JsonReply
+from launcher.server.grammar import ConstrainedReply
 from launcher.server.request import Constraint
 from launcher.server.served import ServedModel
 from launcher.template import ChatTemplate
@@ -36,9 +36,9 @@ class ByteText:
 class AskedGrammars:
     """Remembers what grammars were asked for."""
 
-    asked: list[tuple[JsonReply | CallReply, bool]] = field(default_factory=list)
+    asked: list[tuple[ConstrainedReply, bool]] = field(default_factory=list)
 
-    def constraint(self, wanted: JsonReply | CallReply, *, reasoning: bool) -> Callable[[], Constraint]:
+    def constraint(self, wanted: ConstrainedReply, *, reasoning: bool) -> Callable[[], Constraint]:
         self.asked.append((wanted, reasoning))
 
         def never() -> Constraint:

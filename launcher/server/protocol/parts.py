@@ -135,7 +135,7 @@ class Frame:
     """The bytes around the choice of every chunk of one stream, made once: a chunk then costs one join."""
 
     def __init__(
-        self, *, id: str, session: str | None, kind: str, created: int, model: Named, include_usage: bool
+        self, *, id: str, session: str | None, seed: int, kind: str, created: int, model: Named, include_usage: bool
     ) -> None:
         head = encode(
             {
@@ -144,6 +144,7 @@ class Frame:
                 "created": created,
                 "model": model.id,
                 "system_fingerprint": model.fingerprint,
+                "seed": seed,
                 "request_id": id,
             }
             | ({} if session is None else {"session_id": session})

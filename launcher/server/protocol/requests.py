@@ -98,8 +98,10 @@ class TextFormat(Struct, frozen=True, kw_only=True, tag_field="type", tag="text"
     """Any text."""
 
 
-class JsonObjectFormat(Struct, frozen=True, kw_only=True, tag_field="type", tag="json_object"):
-    """A JSON object."""
+class JsonObjectFormat(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", tag="json_object"):
+    """A JSON object; in llama-server's form it follows `schema`, as with `json_schema`."""
+
+    schema: dict[str, Any] | None = None
 
 
 class JsonSchema(Struct, frozen=True, kw_only=True):

@@ -101,6 +101,7 @@ class _Answer:
             "top_p": request.sampling.top_p,
             "user": asked.user,
             "system_fingerprint": model.fingerprint,
+            "seed": request.sampling.seed,
             "request_id": request.id,
             "session_id": UNSET if request.session is None else request.session,
         }

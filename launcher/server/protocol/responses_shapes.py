@@ -142,6 +142,7 @@ class ResponseObject(Struct, frozen=True, kw_only=True):
     usage: ResponseUsage | None
     user: str | None
     system_fingerprint: str
+    seed: int
     request_id: str
     session_id: str | UnsetType = UNSET
     mindnano_metrics: MetricsShape | UnsetType = UNSET

@@ -106,12 +106,14 @@ class ChatChoice(Struct, frozen=True, kw_only=True):
 
 
 class Identity(Struct, frozen=True, kw_only=True):
-    """What names a reply, in its document and in each of its chunks; `session_id` is there where one was given."""
+    """What names a reply, in its document and in each of its chunks. `seed` is the one in use, given or not;
+    `session_id` is there where one was given."""
 
     id: str
     created: int
     model: str
     system_fingerprint: str
+    seed: int
     request_id: str
     session_id: str | UnsetType = UNSET
 

@@ -44,6 +44,7 @@ class ChunkStream(ABC):
         self._frame = Frame(
             id=request.id,
             session=request.session,
+            seed=request.sampling.seed,
             kind=kind,
             created=_created(created),
             model=model,
@@ -148,6 +149,7 @@ class WholeReply(ABC, Generic[C]):
                 created=self._created,
                 model=self._model.id,
                 system_fingerprint=self._model.fingerprint,
+                seed=self._request.sampling.seed,
                 choices=[self._written(index, choice, texts) for index, choice in sorted(self._choices.items())],
                 usage=usage_of(metrics),
                 request_id=self._request.id,
