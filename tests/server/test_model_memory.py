@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from launcher.engine import Engine
 from launcher.errors import Cancelled, InternalError, PackageError, RequestError
 from launcher.messages import Catalogue, Language
-from launcher.model import OpenModel, open_model
+from launcher.model import DEMO_VARIABLE, OpenModel, open_model
 from launcher.options.parse import parse
 from launcher.server.model_memory import ModelMemory
 from launcher.system import SystemView
@@ -26,10 +27,13 @@ def never() -> bool:
 
 
 @pytest.fixture
-def model() -> Iterator[OpenModel]:
-    require_demo()
+def model(tmp_path: Path) -> Iterator[OpenModel]:
+    """A copy of the built-in one, which no other test of this process has mapped."""
+    path = shutil.copy(require_demo(), tmp_path / "demo.l3r")
     options = parse(["--demo", "--no-console", "--context", "512"], {}, [])
-    with open_model(options, dict(os.environ), SystemView(), Catalogue(Language.ENGLISH)) as opened:
+    environ = {**os.environ, DEMO_VARIABLE: str(path)}
+    with open_model(options, environ, SystemView(), Catalogue(Language.ENGLISH)) as opened:
+        assert opened.package.path == path
         yield opened
 
 
