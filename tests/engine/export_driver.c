@@ -1,9 +1,11 @@
 /* Exports sessions of every cache type and imports them again: sound, cut, with every bit of header and table changed, with
- * numbers changed behind a digest that fits, and garbage. Before that it asks for as many log-probabilities as there are.
+ * numbers changed behind a digest that fits, garbage, and sound ones whose caches and states hold any numbers. Before that
+ * it asks for as many log-probabilities as there are.
  *
  *   export_driver PACKAGE    the package has the MTP layer
  *
- * Prints per cache type how many imports were refused and how many accepted. It is for sanitizers: each block ends where
+ * Prints per cache type how many imports were refused, how many accepted, and how often a token could and could not be picked
+ * after numbers that no model makes. It is for sanitizers: each block ends where
  * its memory ends and starts at an odd address. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,6 +22,8 @@
 
 static unsigned refused;
 static unsigned accepted;
+static unsigned picked;
+static unsigned unpicked;
 
 static void require(l3_status status, const l3_error *err) {
     if (status != L3_OK) {
@@ -218,6 +222,71 @@ static void garbage(const bench *t) {
     }
 }
 
+/* Words of a float32 or two bfloat16, four bytes of FP8 or INT8: not numbers, infinite, the largest, the smallest. */
+static uint32_t hostile(uint64_t random) {
+    static const uint32_t words[] = {0x7fc00000, 0xffc00001, 0x7f800000, 0xff800000, 0x7f7fffff, 0xff7fffff, 0x00000001,
+                                     0x7fc07fc0, 0x7f807f80, 0xff80ff80, 0x7f7f7f7f, 0x80808080, 0xffffffff, 0x7c007c00};
+    uint32_t kind = (uint32_t)(random % (sizeof words / sizeof words[0] + 2));
+    return kind < sizeof words / sizeof words[0] ? words[kind] : (uint32_t)(random >> 32);
+}
+
+/* Puts such words over the caches and states: everywhere, or here and there. */
+static void forge(const block *b, const block *sound, size_t from) {
+    uint64_t density = next_random() % 3;
+    uint64_t kind = next_random();
+    memcpy(b->bytes, sound->bytes, sound->length);
+    for (size_t place = from; place + 4 <= b->length; place += 4) {
+        uint32_t word = hostile(density == 0 ? kind : next_random());
+        if (density < 2 || next_random() % 512 == 0) {
+            memcpy(b->bytes + place, &word, sizeof word);
+        }
+    }
+}
+
+/* A token or, where the numbers lead nowhere, an error that says so; the same for its log-probabilities. */
+static void pick(const bench *t, l3_sampler *sampler) {
+    const l3_choice choice = {.logits = l3_session_logits(t->session)};
+    float logprob;
+    int32_t id = -1;
+    l3_error err;
+    l3_status status = l3_sampler_sample(sampler, &choice, &id, &err);
+    expect(status == L3_OK || status == L3_E_INTERNAL, "a token of forged numbers");
+    expect(l3_log_probabilities(t->session->package, choice.logits, 0, &logprob, 0, NULL, NULL, &err) == status,
+           "log-probabilities of forged numbers");
+    expect(status != L3_OK || (id >= 0 && (uint32_t)id < t->session->config->token_count), "a token that there is");
+    picked += status == L3_OK;
+    unpicked += status != L3_OK;
+}
+
+/* States that nothing is wrong with but their numbers. They are taken, and gone without a trace when the sound one is. */
+static void invent(const bench *t, size_t from, uint32_t position) {
+    const l3_sampling sampling = {.temperature = 1.0f, .top_p = 0.9f, .repetition_penalty = 1.0f};
+    block b = block_of(NULL, t->sound.length);
+    size_t bytes = t->session->config->vocab_size * sizeof(float);
+    float *expected = malloc(bytes);
+    l3_sampler *sampler = NULL;
+    l3_error err;
+    expect(expected != NULL, "memory for logits");
+    require(l3_sampler_create(t->session->package, &sampling, &sampler, &err), &err);
+    feed(t->session, 3, t->hidden);
+    memcpy(expected, l3_session_logits(t->session), bytes);
+    for (uint32_t round = 0; round < 60; round++) {
+        uint32_t at = position - 5 * (round % 4);
+        forge(&b, &t->sound, from);
+        require(l3_session_import(t->session, b.bytes, b.length, at, &err), &err);
+        for (uint32_t i = 0; i < 3; i++) {
+            feed(t->session, 1 + i, t->hidden);
+            pick(t, sampler);
+        }
+        back_to_start(t);
+        feed(t->session, 3, t->hidden);
+        expect(memcmp(expected, l3_session_logits(t->session), bytes) == 0, "forged numbers that stayed");
+    }
+    l3_sampler_destroy(sampler);
+    free(expected);
+    free(b.memory);
+}
+
 /* As many of the likeliest as are possible, in ascending order of their logits and in the other. */
 static void rank(const l3_package *package) {
     size_t vocab = package->config.vocab_size;
@@ -269,12 +338,15 @@ static void run(l3_engine *engine, uint32_t kind) {
     flip(&t, position, HEADER + SLOTS * ENTRY);
     scramble(&t, HEADER + SLOTS * ENTRY);
     garbage(&t);
+    invent(&t, HEADER + SLOTS * ENTRY + position * sizeof(int32_t), position);
     l3_session_destroy(t.session);
     free(t.sound.memory);
     free(t.hidden);
-    printf("%u %u\n", refused, accepted);
+    printf("%u %u %u %u\n", refused, accepted, picked, unpicked);
     refused = 0;
     accepted = 0;
+    picked = 0;
+    unpicked = 0;
 }
 
 int main(int argc, char **argv) {

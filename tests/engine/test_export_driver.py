@@ -1,4 +1,5 @@
-"""Exports and imports that read or write what is not theirs, or that change a session before they refuse."""
+"""Exports and imports that read or write what is not theirs, that change a session before they refuse, or whose numbers end
+the process or outlive them."""
 
 from __future__ import annotations
 
@@ -16,6 +17,8 @@ def test_exports_under_sanitizers(tmp_path: Path) -> None:
     assert result.stderr == ""
     lines = [[int(word) for word in line.split()] for line in result.stdout.splitlines()]
     assert len(lines) == 3
-    for refused, accepted in lines:
+    for refused, accepted, picked, unpicked in lines:
         assert refused > 10_000
         assert accepted > 20  # positions that could be others, behind a digest that fits
+        assert picked + unpicked == 180
+        assert picked > 10 and unpicked > 10  # numbers that no model makes lead to a token or to an error
