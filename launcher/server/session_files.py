@@ -110,8 +110,10 @@ class SessionFiles:
             raise _unusable(folder, error) from error
 
     def close(self) -> None:
-        """Lets another process have the folder."""
-        os.close(self._handle)
+        """Lets another process have the folder. Closing twice is no fault."""
+        handle, self._handle = self._handle, -1
+        if handle >= 0:
+            os.close(handle)
 
     @property
     def bytes(self) -> int:
