@@ -5,10 +5,13 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from io import TextIOWrapper
 from pathlib import Path
 
 import launcher
 from launcher.errors import EXIT_SIGTERM, InternalError, MindnanoError
+from launcher.integrity.release_files import printable
+from release.arguments import count, label, positive, positive_list, words
 from release.help_text import EXIT_CODES, CommandHelp
 from release.signals import ended_in_good_order
 from release.system_errors import system_error
@@ -23,6 +26,7 @@ Command = Callable[[argparse.Namespace], int | None]
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit code. Errors go to stderr with what to do next."""
+    _show_any_name()
     arguments = _parser().parse_args(argv)
     command: Command = arguments.command
     try:
@@ -50,8 +54,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
+def _show_any_name() -> None:
+    """Names of files need not be UTF-8. Written as an escape, such a byte neither ends the program nor spoils JSON."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
 def _report(error: MindnanoError) -> int:
-    print(f"mindnano: error: {error.message} [{error.slug}]", file=sys.stderr)
+    lines = map(printable, error.message.split("\n"))  # a name out of a file must not move the cursor
+    print("mindnano: error: " + "\n".join(lines) + f" [{error.slug}]", file=sys.stderr)
     if isinstance(error, InternalError) and error.slug != "system-error":
         print("mindnano: this is a bug; please report it with the command that led to it", file=sys.stderr)
     if error.hint:
@@ -96,9 +107,9 @@ def _add_calibrate(parser: argparse.ArgumentParser) -> None:
         help="UTF-8 text, or conversations in .jsonl (default: a small set of our own)",
     )
     parser.add_argument(
-        "--context", type=_positive, default=512, metavar="N", help="tokens per window (default: %(default)s)"
+        "--context", type=positive, default=512, metavar="N", help="tokens per window (default: %(default)s)"
     )
-    parser.add_argument("--tokens", type=_count, default=0, metavar="N", help="at most so many tokens (default: all)")
+    parser.add_argument("--tokens", type=count, default=0, metavar="N", help="at most so many tokens (default: all)")
     parser.add_argument("--force", action="store_true", help="replace FILE.safetensors")
     parser.set_defaults(command=_calibrate)
 
@@ -130,7 +141,7 @@ def _add_quantize(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--max-context",
-        type=_positive,
+        type=positive,
         metavar="N",
         help="largest context the package may be opened with, tokens, up to 16777216"
         " (default: twice the native one, at most 262144)",
@@ -139,11 +150,11 @@ def _add_quantize(parser: argparse.ArgumentParser) -> None:
         "--calibration-scales", type=Path, metavar="FILE", help="safetensors file of per-channel scales to fold in"
     )
     parser.add_argument("--drop-mtp", action="store_true", help="leave out the MTP layer")
-    parser.add_argument("--name", help="name of the model (default: name of the source folder)")
-    parser.add_argument("--license", help="licence of the weights, for the metadata")
-    parser.add_argument("--repository", help="where the checkpoint comes from, for the metadata")
-    parser.add_argument("--revision", help="revision of the repository, for the metadata")
-    parser.add_argument("--threads", type=_positive, default=0, metavar="N", help="threads (default: every processor)")
+    parser.add_argument("--name", type=label, help="name of the model (default: name of the source folder)")
+    parser.add_argument("--license", type=label, help="licence of the weights, for the metadata")
+    parser.add_argument("--repository", type=label, help="where the checkpoint comes from, for the metadata")
+    parser.add_argument("--revision", type=label, help="revision of the repository, for the metadata")
+    parser.add_argument("--threads", type=positive, default=0, metavar="N", help="threads (default: every processor)")
     parser.add_argument(
         "--report", type=Path, metavar="FILE.json", help="write what the conversion took and what rounding cost"
     )
@@ -205,7 +216,7 @@ def _write_report(arguments: argparse.Namespace, text: str) -> None:
 
     if arguments.report is not None:
         with partial_file(arguments.report, force=arguments.force) as file:
-            file.write(text.encode())
+            file.write(text.encode(errors="backslashreplace"))
 
 
 def _add_mtp(parser: argparse.ArgumentParser) -> None:
@@ -234,7 +245,7 @@ def _add_logits(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--package", type=Path, required=True, metavar="X.l3r")
     parser.add_argument("--ids", type=Path, required=True, metavar="FILE", help="text file of ids")
     parser.add_argument("--out", type=Path, required=True, metavar="OUT.npz")
-    parser.add_argument("--split", type=_count, metavar="N", help="N ids in one call, the rest one by one")
+    parser.add_argument("--split", type=count, metavar="N", help="N ids in one call, the rest one by one")
     parser.add_argument("--mtp", action="store_true", help="also mtp_logits [T-1, V]")
     parser.add_argument("--force", action="store_true", help="replace OUT.npz")
     _add_engine(parser, kv_default="f32")
@@ -269,7 +280,7 @@ def _add_fidelity(parser: argparse.ArgumentParser) -> None:
         "--text", type=Path, required=True, nargs="+", metavar="FILE", help="UTF-8 text, or conversations in .jsonl"
     )
     parser.add_argument(
-        "--context", type=_positive, default=1024, metavar="N", help="tokens per window (default: %(default)s)"
+        "--context", type=positive, default=1024, metavar="N", help="tokens per window (default: %(default)s)"
     )
     parser.add_argument(
         "--kv-cache",
@@ -284,10 +295,10 @@ def _add_fidelity(parser: argparse.ArgumentParser) -> None:
         default="all",
         help="all, or those that predict what the assistant says",
     )
-    parser.add_argument("--backend", type=_words, default=("cpu",), metavar="B,B", help="backends (default: cpu)")
+    parser.add_argument("--backend", type=words, default=("cpu",), metavar="B,B", help="backends (default: cpu)")
     parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="draw the error by position")
     parser.add_argument("--scratch", type=Path, metavar="DIR", help="where the checkpoint may be packed for the run")
-    parser.add_argument("--threads", type=_positive, default=0, metavar="N", help="threads (default: the big cores)")
+    parser.add_argument("--threads", type=positive, default=0, metavar="N", help="threads (default: the big cores)")
     parser.add_argument("--simd", default="", metavar="S", help="kernel set: scalar, avx2 or neon (default: the best)")
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
     parser.add_argument("--force", action="store_true", help="replace FILE.svg")
@@ -319,7 +330,7 @@ def _fidelity(arguments: argparse.Namespace) -> None:
 def _add_bench(parser: argparse.ArgumentParser) -> None:
     from release.bench.cli import add_options
 
-    add_options(parser, positive=_positive, positives=_positive_list, kv_types=_KV_TYPES)
+    add_options(parser, positive=positive, positives=positive_list, kv_types=_KV_TYPES)
     parser.set_defaults(command=_bench)
 
 
@@ -357,36 +368,15 @@ def _add_verify(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_engine(parser: argparse.ArgumentParser, *, kv_default: str) -> None:
-    parser.add_argument("--threads", type=_positive, default=0, metavar="N", help="threads (default: the big cores)")
+    parser.add_argument("--threads", type=positive, default=0, metavar="N", help="threads (default: the big cores)")
     parser.add_argument("--simd", default="", metavar="S", help="kernel set: scalar, avx2 or neon (default: the best)")
     parser.add_argument(
         "--kv-cache", choices=_KV_TYPES, default=kv_default, help="element type of the cache (default: %(default)s)"
     )
 
 
-def _count(text: str) -> int:
-    if not (text.isascii() and text.isdigit()) or len(text) > 9:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
-    return int(text)
-
-
-def _positive(text: str) -> int:
-    value = _count(text)
-    if value == 0:
-        raise argparse.ArgumentTypeError("it must be positive")
-    return value
-
-
-def _positive_list(text: str) -> tuple[int, ...]:
-    return tuple(_positive(part) for part in text.split(","))
-
-
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(text.split(",")))
-
-
 def _kv_types(text: str) -> tuple[str, ...]:
-    names = _words(text)
+    names = words(text)
     unknown = next((name for name in names if name not in _KV_TYPES), None)
     if unknown is not None:
         raise argparse.ArgumentTypeError(f"{unknown!r} is no cache format; choose from {', '.join(_KV_TYPES)}")

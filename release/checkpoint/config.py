@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import math
 from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, Final
@@ -277,8 +276,8 @@ def _integer(config: Mapping[str, Any], key: str, lowest: int, highest: int) -> 
 
 def _number(config: Mapping[str, Any], key: str, lowest: float, highest: float) -> float:
     value: Any = config.get(key)
-    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if not is_number or not lowest <= value <= highest:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not lowest <= value <= highest:  # NaN is in no range
         raise _bad_key(key, f"is {_short(value)}; expected a number from {lowest:g} to {highest:g}")
     return float(value)
 

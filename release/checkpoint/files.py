@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import stat
 from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError, ThreadPoolExecutor
@@ -12,7 +11,9 @@ from pathlib import Path
 from threading import Event, Lock
 from typing import Any
 
-from launcher.errors import PackageError
+from launcher.errors import PackageError, UsageError
+from launcher.integrity.release_files import path_fault
+from release.checkpoint.json_text import parse_json
 from release.checkpoint.safetensors_reader import TensorLocation, read_header
 
 _INDEX = "model.safetensors.index.json"
@@ -97,6 +98,18 @@ def open_checkpoint(folder: Path) -> Checkpoint:
     )
 
 
+def checkpoint_name(folder: Path, given: str | None) -> str:
+    """What a checkpoint is called: as given, else as its folder.
+
+    Raises:
+        UsageError: that has characters that cannot be shown.
+    """
+    name = given or folder.resolve().name
+    if not name or not name.isprintable():
+        raise UsageError("name-invalid", f"{name!r} cannot be a model's name", hint="Give --name.")
+    return name
+
+
 def _read_optional(folder: Path, name: str, names: list[str]) -> dict[str, Any]:
     if not (folder / name).is_file():
         return {}
@@ -143,7 +156,7 @@ def _read_shards(folder: Path, names: list[str]) -> dict[str, TensorLocation]:
         raise _malformed(folder / _INDEX, "it has no weight_map")
     shards = sorted({str(shard) for shard in weight_map.values()})
     for shard in shards:
-        if Path(shard).name != shard or shard in {".", ".."}:
+        if Path(shard).name != shard or path_fault(shard) is not None:
             raise _malformed(folder / _INDEX, f"shard {shard!r} is not a plain file name")
     missing = [shard for shard in shards if not (folder / shard).is_file()]
     if missing:
@@ -184,8 +197,8 @@ def _read_bytes(path: Path) -> bytes:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        value = json.loads(_read_bytes(path))
-    except (ValueError, RecursionError) as error:
+        value = parse_json(_read_bytes(path))
+    except ValueError as error:
         raise _malformed(path, f"it is not valid JSON: {error}") from error
     if not isinstance(value, dict):
         raise _malformed(path, "it is not a JSON object")

@@ -86,7 +86,7 @@ def _named(tokenizer_config: Mapping[str, Any], key: str, added: Mapping[str, in
     text = value.get("content") if isinstance(value, dict) else value
     if text is None:
         return None
-    if text not in added:
+    if not isinstance(text, str) or text not in added:
         raise PackageError(
             "special-tokens-invalid",
             f"tokenizer_config.json: {key} is {text!r}, which is not an added token of tokenizer.json",

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
 from launcher.errors import PackageError
+from release.checkpoint.json_text import parse_json
 
 # The split of Ling-3.0. The classes on both sides of each possessive quantifier are disjoint, so the greedy spelling
 # matches the same text.
@@ -81,7 +82,7 @@ def read_tokenizer_json(data: bytes) -> BpeTokenizer:
         PackageError: it is no tokenizer.json, contradicts itself, or needs what the engine does not implement.
     """
     try:
-        document = json.loads(data)
+        document = parse_json(data)
     except ValueError as error:
         raise PackageError("tokenizer-invalid", f"tokenizer.json is not JSON: {error}") from error
     if not isinstance(document, dict) or not isinstance(document.get("model"), dict):
@@ -144,7 +145,7 @@ def _check_pre_tokenizer(value: object) -> None:
     split, byte_level = parts
     _only(split, frozenset({"type", "pattern", "behavior", "invert"}), "pre_tokenizer Split.")
     pattern = split.get("pattern")
-    if not isinstance(pattern, dict) or set(pattern) != {"Regex"} or pattern["Regex"] not in SPLIT_SPELLINGS:
+    if not isinstance(pattern, dict) or set(pattern) != {"Regex"} or pattern["Regex"] not in list(SPLIT_SPELLINGS):
         refuse(f"pre_tokenizer Split.pattern is {_short(pattern)}, expected the regular expression of Ling-3.0")
     if split.get("behavior") != "Isolated" or split.get("invert", False) is not False:
         refuse("pre_tokenizer Split is not Isolated or is inverted")
@@ -159,15 +160,22 @@ def _check_post_processor(value: object) -> None:
     if value is None or _type(value) == "ByteLevel":
         return  # ByteLevel moves offsets, which the engine does not report
     if isinstance(value, dict) and value.get("type") == "Sequence":
-        for part in value.get("processors") or []:
+        for part in _list(value, "processors"):
             _check_post_processor(part)
         return
     if isinstance(value, dict) and value.get("type") == "TemplateProcessing":
-        pieces = [*(value.get("single") or []), *(value.get("pair") or [])]
+        pieces = [*_list(value, "single"), *_list(value, "pair")]
         if all(isinstance(piece, dict) and set(piece) == {"Sequence"} for piece in pieces):
             return
         refuse("post_processor TemplateProcessing adds tokens to the text")
     refuse(f"post_processor is {_short(_type(value))}, expected none that adds tokens")
+
+
+def _list(value: Mapping[str, Any], key: str) -> list[Any]:
+    found = value.get(key) or []
+    if not isinstance(found, list):
+        invalid(f"post_processor {key} is {_short(found)}, expected a list")
+    return found
 
 
 def _check_decoder(value: object) -> None:

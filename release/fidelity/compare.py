@@ -168,7 +168,7 @@ def fidelity(options: FidelityOptions) -> FidelityReport:
         )
     if options.plot is not None:
         with partial_file(options.plot, force=options.force) as file:
-            file.write(plot(report).encode())
+            file.write(plot(report).encode(errors="backslashreplace"))  # names of files need not be UTF-8
     return report
 
 

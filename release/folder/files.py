@@ -10,6 +10,8 @@ from typing import Final
 from launcher.download.sources import RELEASE_NAME
 from launcher.integrity import checksums, manifest, model_info
 from launcher.integrity.model_info import ModelInfo
+from launcher.integrity.signature import SUFFIX
+from launcher.payload.carried import NOTICES
 from release.folder import bom, card, provenance
 from release.folder.bom import ReleaseFacts
 from release.folder.program_facts import DOCUMENT, ProgramFacts
@@ -69,6 +71,12 @@ class Entry:
 def is_public(path: str) -> bool:
     """Hugging Face shows one folder, so everything in it is public; texts that stand in another file too are not."""
     return "/" not in path
+
+
+def is_release_file(name: str) -> bool:
+    """Whether something of this name may lie at the top of a release folder."""
+    lists = (manifest.FILE_NAME, *LISTS, *(each + SUFFIX for each in LISTS))
+    return name in ROLES or name in lists or name == NOTICES.rstrip("/") or name.endswith(".l3r")
 
 
 def package_name(package: PackageFacts) -> str:

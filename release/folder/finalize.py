@@ -36,6 +36,7 @@ from release.folder.files import (
     OLDEST_LAUNCHER,
     WEIGHTS_LICENCE,
     Entry,
+    is_release_file,
     notice,
     package_name,
     program_licence,
@@ -118,7 +119,8 @@ def finalize(options: FinalizeOptions) -> Path:
     check_output_folder(options.output, marker=None)
     inputs = _inputs(options)
     require_free_space(options.output, inputs.program.size + inputs.package.size + (4 << 20))
-    with new_folder(options.output) as folder:
+    with new_folder(options.output, is_own=is_release_file) as folder:
+        folder.chmod(0o755)
         _Writer(folder, options, inputs).write()
         keys = () if options.key is None else (options.key.public(),)
         report = verify(VerifyOptions(folder=folder, keys=keys or inputs.program.publisher.keys))
@@ -307,7 +309,9 @@ class _Writer:
 
     def _put(self, entry: Entry, progress: Progress | None = None) -> ReleaseFile:
         place = self._folder / entry.path
-        place.parent.mkdir(exist_ok=True)
+        if place.parent != self._folder:
+            place.parent.mkdir(exist_ok=True)
+            place.parent.chmod(0o755)
         if isinstance(entry.content, bytes):
             _write(place, entry.content)
             size, digest = len(entry.content), hashlib.sha256(entry.content).hexdigest()

@@ -3,53 +3,41 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from launcher.errors import UsageError
-from release.output import check_output_folder, writing
+from release.output import check_output_folder, claimed_folder, writing
 
 
 @contextmanager
-def new_folder(path: Path) -> Iterator[Path]:
+def new_folder(path: Path, *, is_own: Callable[[str], bool]) -> Iterator[Path]:
     """An empty folder beside `path` that gets this name when the block ends without an error.
 
     What an earlier process left half done there is removed; so is this one's, unless it is killed.
 
+    Args:
+        is_own: as for `claimed_folder`.
+
     Raises:
-        UsageError: there is something under the name already, or another process is at work there.
+        UsageError: there is something under the name already, something that is not ours beside it, or another process
+            is at work there.
         ResourceError: it cannot be written.
     """
     check_output_folder(path, marker=None)
     partial = path.with_name(path.name + ".partial")
-    with writing(path):
-        partial.mkdir(parents=True, exist_ok=True)
-        handle = os.open(partial, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
+    with writing(path), claimed_folder(partial, is_own=is_own):
+        _empty(partial)
         try:
-            _lock(handle, partial)
-            _empty(partial)
-            try:
-                yield partial
-                _sync(partial)
-                _rename(partial, path)
-            except BaseException:
-                shutil.rmtree(partial, ignore_errors=True)
-                raise
-        finally:
-            os.close(handle)
-
-
-def _lock(handle: int, folder: Path) -> None:
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise UsageError(
-            "output-busy", f"another process is writing {folder}", hint="Wait for it, or give another folder."
-        ) from error
+            yield partial
+            _sync(partial)
+            _rename(partial, path)
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise
 
 
 def _empty(folder: Path) -> None:

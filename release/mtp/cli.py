@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from release.arguments import label
+
 DIFFERENT = 1
 """Exit code of an audit that found a difference."""
 
@@ -38,10 +40,10 @@ def _add_extract(parser: argparse.ArgumentParser) -> None:
         choices=("f32", "bf16", "w8a8", "w4a8", "w4a8-plain"),
         help="how to store a checkpoint's layer, as in mindnano quantize (default: w8a8)",
     )
-    parser.add_argument("--name", help="name of the donor (default: what the source says)")
-    parser.add_argument("--license", help="licence of the donor's weights")
-    parser.add_argument("--repository", help="where the donor comes from")
-    parser.add_argument("--revision", help="revision of the repository")
+    parser.add_argument("--name", type=label, help="name of the donor (default: what the source says)")
+    parser.add_argument("--license", type=label, help="licence of the donor's weights")
+    parser.add_argument("--repository", type=label, help="where the donor comes from")
+    parser.add_argument("--revision", type=label, help="revision of the repository")
     parser.set_defaults(command=_extract)
 
 

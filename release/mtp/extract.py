@@ -13,7 +13,7 @@ from launcher.engine_types import Dtype, ModelConfig, Section, TensorInfo
 from launcher.errors import PackageError, UsageError
 from launcher.progress import Progress
 from release.checkpoint.config import FEATURES, check_supported, config_section, parse_config_section, read_config
-from release.checkpoint.files import Checkpoint, SourceFile, open_checkpoint
+from release.checkpoint.files import Checkpoint, SourceFile, checkpoint_name, open_checkpoint
 from release.checkpoint.safetensors_reader import TensorLocation, TensorReader
 from release.checkpoint.special_tokens import resolve_special_tokens
 from release.checkpoint.tensors import GROUP_MTP, PackageTensor, check_closed_world, package_tensors
@@ -168,7 +168,7 @@ def _from_checkpoint(options: ExtractOptions, trunk: PackageFile | None) -> None
     with Progress("Hashing the source", stored_bytes(checkpoint, tensors)) as progress:
         digests = source_digests(checkpoint, tensors, progress.advance)
     donor = Donor(
-        name=options.name or options.source.resolve().name,
+        name=checkpoint_name(options.source, options.name),
         repository=options.repository,
         revision=options.revision,
         license=options.license,

@@ -11,6 +11,7 @@ from typing import Any, Final
 from launcher.engine import Package
 from launcher.engine_types import Section, TensorInfo
 from launcher.errors import PackageError
+from launcher.integrity.release_files import printable
 from launcher.progress import Progress, format_bytes
 
 SCHEMA: Final = "mindnano-package"
@@ -76,10 +77,11 @@ class PackageReport:
 
     def to_text(self) -> str:
         """Several paragraphs for a reader."""
-        lines = [f"{self.file}  {format_bytes(self.bytes)}" + ("  every SHA-256 is right" if self.verified else "")]
+        proof = "  every SHA-256 is right" if self.verified else ""
+        lines = [f"{printable(self.file)}  {format_bytes(self.bytes)}{proof}"]
         lines += ["", *_provenance(self.metadata)]
         lines += ["", "Config", *(f"  {name:<26} {_plain(value)}" for name, value in self.config.items())]
-        lines += ["", "Features", *(f"  {feature}" for feature in self.features)]
+        lines += ["", "Features", *(f"  {printable(feature)}" for feature in self.features)]
         lines += ["", "Sections", *(f"  {name:<26} {format_bytes(size):>12}" for name, size in self.sections.items())]
         lines += ["", f"Tensors ({len(self.tensors)}, MTP layer {'present' if self.has_mtp else 'absent'})"]
         lines += [_tensor_line(tensor) for tensor in self.tensors]
@@ -152,14 +154,15 @@ def _provenance(metadata: Mapping[str, Any]) -> list[str]:
     files = source.get("files")
     for file in files if isinstance(files, list) else []:
         if isinstance(file, dict):
-            lines.append(f"  {file.get('path')!s:<26} {file.get('bytes')!s:>14}  {file.get('sha256')}")
+            path, size, digest = (printable(str(file.get(key))) for key in ("path", "bytes", "sha256"))
+            lines.append(f"  {path:<26} {size:>14}  {digest}")
     return lines
 
 
 def _plain(value: object) -> str:
     if isinstance(value, tuple | list):
-        return ", ".join(str(item) for item in value)
-    return "-" if value is None else str(value)
+        return printable(", ".join(str(item) for item in value))
+    return "-" if value is None else printable(str(value))
 
 
 def _tensor_line(tensor: TensorInfo) -> str:

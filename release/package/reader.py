@@ -7,7 +7,6 @@ The engine's reader owns the format and refuses a side-car, since that is no mod
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import stat
 import struct
@@ -20,6 +19,7 @@ from typing import Any, BinaryIO, Final, Protocol
 from launcher.engine_types import Dtype, ModelConfig, Section, TensorInfo
 from launcher.errors import PackageError
 from release.checkpoint.config import config_section, parse_config_section
+from release.checkpoint.json_text import parse_json
 from release.checkpoint.tensors import GROUP_MTP, GROUP_TRUNK, package_tensors
 from release.layouts.weights import tensor_bytes
 from release.package.l3r import EXTENT_ALIGNMENT, HEADER_BYTES, MAGIC, MAX_TENSORS, SECTION_ALIGNMENT, VERSION
@@ -231,7 +231,7 @@ def _read(path: Path, file: BinaryIO, size: int) -> PackageFile:
     config = parse_config_section(contents[Section.CONFIG])
     if config_section(config) != contents[Section.CONFIG]:
         raise ValueError("the config section has something where nothing belongs")
-    metadata = json.loads(contents[Section.METADATA].decode("utf-8"))
+    metadata = parse_json(contents[Section.METADATA])
     if not isinstance(metadata, dict):
         raise ValueError("the metadata section is not a JSON object")
     _check_names(config, tensors, is_sidecar=metadata.get("format") == SIDECAR_FORMAT)

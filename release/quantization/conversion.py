@@ -20,12 +20,15 @@ from release.output import writing
 from release.quantization.encoding import Encoded, Task, encoding_jobs
 from release.quantization.journal import Entry, Journal
 
+TENSORS = "tensors"
+"""The folder of the tensors' files."""
+
 _FLUSHING = 2  # complete tensors that may wait for the disk
 
 
 def tensor_path(folder: Path, name: str) -> Path:
     """The file of a package tensor."""
-    return folder / "tensors" / f"{name}.bin"
+    return folder / TENSORS / f"{name}.bin"
 
 
 def convert_tensors(
@@ -43,7 +46,7 @@ def convert_tensors(
     Args:
         tasks: what to encode.
         reader: the checkpoint.
-        folder: where `tensors/` lies.
+        folder: where `TENSORS` lies.
         journal: a started journal.
         head_shape: see `release.quantization.assemble.pieces`.
         threads: how many read and encode.

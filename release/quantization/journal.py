@@ -17,6 +17,9 @@ from typing import Any, BinaryIO, Final
 from release.layouts.quantizer import Figures
 
 FILE_NAME: Final = "journal.jsonl"
+DRAFT: Final = "journal.new"
+"""What it is called until its first lines are on the disk."""
+
 _SCHEMA: Final = "mindnano-quantize-journal"
 _VERSION: Final = 1
 _CHUNK: Final = 1 << 20
@@ -60,19 +63,19 @@ class Journal:
             lines = self._path.read_bytes().split(b"\n")
             if json.loads(lines[0]) != self._head():
                 return None
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return None
         entries = []
         for line in lines[1:]:
             try:
                 entries.append(_parse(json.loads(line)))
-            except (ValueError, KeyError, TypeError):
+            except (ValueError, KeyError, TypeError, RecursionError):
                 break  # the line that was being written when the power went
         return tuple(entries)
 
     def start(self, entries: tuple[Entry, ...]) -> None:
         """Writes a journal of these entries, in one step, and opens it for more."""
-        partial = self._path.with_suffix(".new")
+        partial = self._path.with_name(DRAFT)
         with partial.open("wb") as file:
             file.write(_line(self._head()))
             for entry in entries:
@@ -128,7 +131,14 @@ def _has_digest(path: Path, entry: Entry, advance: Callable[[int], None]) -> boo
 
 
 def _parse(value: dict[str, Any]) -> Entry:
-    return Entry(**{**value, "figures": Figures(**value["figures"])})
+    entry = Entry(**{**value, "figures": Figures(**value["figures"])})
+    texts = (entry.name, entry.source_sha256, entry.sha256)
+    figures = value["figures"].values()
+    if type(entry.bytes) is not int or not all(isinstance(text, str) for text in texts):
+        raise TypeError("an entry has something else than texts and a size")
+    if not all(isinstance(figure, float) for figure in figures):
+        raise TypeError("a figure is no number")
+    return entry
 
 
 def _line(value: object) -> bytes:

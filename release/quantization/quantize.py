@@ -19,7 +19,7 @@ from launcher.engine_types import ModelConfig, Section
 from launcher.errors import UsageError
 from launcher.progress import Progress, format_bytes
 from release.checkpoint.config import FEATURES, check_supported, config_section, read_config
-from release.checkpoint.files import Checkpoint, SourceFile, open_checkpoint
+from release.checkpoint.files import Checkpoint, SourceFile, checkpoint_name, open_checkpoint
 from release.checkpoint.safetensors_reader import TensorReader
 from release.checkpoint.special_tokens import SpecialTokens, resolve_special_tokens
 from release.checkpoint.tensors import GROUP_MTP, PackageTensor, check_closed_world, package_tensors
@@ -28,8 +28,10 @@ from release.layouts.weights import tensor_bytes
 from release.output import check_output_folder, require_free_space, resumable_folder
 from release.package.manifest import FILE_NAME, Manifest, SectionAsset, TensorAsset
 from release.package.tokenizer_tables import TokenizerTables, build_tables
+from release.quantization.conversion import TENSORS as _TENSORS
 from release.quantization.conversion import convert_tensors, tensor_path
 from release.quantization.encoding import Task
+from release.quantization.journal import DRAFT as JOURNAL_DRAFT
 from release.quantization.journal import FILE_NAME as JOURNAL_NAME
 from release.quantization.journal import Entry, Journal, still_valid
 from release.quantization.recipe import RECIPES, Recipe
@@ -39,6 +41,8 @@ from release.stages import Stages, peak_memory
 
 CREATED_BY: Final = f"mindnano {launcher.__version__}"
 _GENERATION_KEYS: Final = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+_MOST: Final = 1e9
+"""Beyond it no sampling default makes sense; JSON has no infinity, and no NaN, which is in no range either."""
 _SECTION_FILES: Final[Mapping[Section, str]] = {
     Section.CONFIG: "config.bin",
     Section.FEATURES: "features.txt",
@@ -109,13 +113,14 @@ def quantize_with_report(options: QuantizeOptions) -> tuple[Path, QuantizeReport
         )
     check_output_folder(options.output, marker=FILE_NAME, force=options.force)
     threads = options.threads or len(os.sched_getaffinity(0))
+    name = checkpoint_name(options.source, options.name)
     stages = Stages()
     with stages.measure("reading the headers", 0):
         conversion = _prepare(options, RECIPES[options.recipe])
     total = conversion.checkpoint.total_bytes()
     with stages.measure("hashing the source", total), Progress("Hashing the source", total) as progress:
         files = conversion.checkpoint.hash_files(progress.advance, threads=threads)
-    with resumable_folder(options.output, marker=FILE_NAME, force=options.force) as folder:
+    with resumable_folder(options.output, marker=FILE_NAME, is_own=_is_own, force=options.force) as folder:
         journal = Journal(folder, _key(conversion, files))
         kept = _kept(folder, conversion, journal, stages)
         done = sum(entry.bytes for entry in kept)
@@ -126,7 +131,7 @@ def quantize_with_report(options: QuantizeOptions) -> tuple[Path, QuantizeReport
         finally:
             journal.close()
         with stages.measure("finishing", 0):
-            _finish(folder, conversion, entries, _metadata(options, conversion, files))
+            _finish(folder, conversion, entries, _metadata(options, conversion, files, name))
     (options.output / JOURNAL_NAME).unlink()  # not before the result has its name
     report = QuantizeReport(
         recipe=options.recipe,
@@ -140,6 +145,11 @@ def quantize_with_report(options: QuantizeOptions) -> tuple[Path, QuantizeReport
         ),
     )
     return options.output / FILE_NAME, report
+
+
+def _is_own(name: str) -> bool:
+    """Whether a conversion, complete or not, may have something of this name at the top of its folder."""
+    return name in {_TENSORS, JOURNAL_NAME, JOURNAL_DRAFT, FILE_NAME, *_SECTION_FILES.values()}
 
 
 def _key(conversion: _Conversion, files: tuple[SourceFile, ...]) -> str:
@@ -168,11 +178,11 @@ def _kept(folder: Path, conversion: _Conversion, journal: Journal, stages: Stage
     wanted = {folder / JOURNAL_NAME, *(paths[entry.name] for entry in entries)}
     for path in sorted(folder.rglob("*"), reverse=True):
         if path.is_dir() and not path.is_symlink():
-            if path != folder / "tensors":
+            if path != folder / _TENSORS:
                 path.rmdir()
         elif path not in wanted:
             path.unlink()
-    (folder / "tensors").mkdir(exist_ok=True)
+    (folder / _TENSORS).mkdir(exist_ok=True)
     return entries
 
 
@@ -308,14 +318,14 @@ def _write_sections(folder: Path, conversion: _Conversion, metadata: bytes) -> t
     return tuple(assets)
 
 
-def _metadata(options: QuantizeOptions, conversion: _Conversion, files: tuple[SourceFile, ...]) -> bytes:
+def _metadata(options: QuantizeOptions, conversion: _Conversion, files: tuple[SourceFile, ...], name: str) -> bytes:
     names = {token: text for text, token in conversion.tables.ids.items()}
     special = conversion.special
     generation = conversion.checkpoint.generation_config
     document: dict[str, Any] = {
         "format": "l3r",
         "version": 1,
-        "name": options.name or options.source.resolve().name,
+        "name": name,
         "created_by": CREATED_BY,
         "source": {
             "repository": options.repository,
@@ -339,4 +349,4 @@ def _metadata(options: QuantizeOptions, conversion: _Conversion, files: tuple[So
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, int | float) and not isinstance(value, bool) and -_MOST <= value <= _MOST

@@ -111,7 +111,7 @@ def test_a_killed_run_has_no_result_and_the_next_one_succeeds(program: Path, tmp
     assert not out.exists()
     partial = tmp_path / "out.partial"
     assert (partial / "mindnano-infer").is_file(), "it was killed too early to show anything"
-    (partial / "stray").write_text("from an earlier run")
+    (partial / "stray.l3r").write_text("from an earlier run")
     make_release(out, program, require_demo())
     assert not partial.exists()
     assert look(out).exit_code == 0

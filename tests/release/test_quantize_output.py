@@ -37,9 +37,9 @@ def test_a_full_disk_is_noticed_before_the_work(micro: Path, tmp_path: Path, mon
 
 def test_leftovers_of_a_killed_run_do_not_get_in(micro: Path, tmp_path: Path) -> None:
     (tmp_path / "out.partial" / "tensors").mkdir(parents=True)
-    (tmp_path / "out.partial" / "stale.bin").write_bytes(b"x")
+    (tmp_path / "out.partial" / "tensors" / "stale.bin").write_bytes(b"x")
     run(micro, tmp_path)
-    assert not (tmp_path / "out" / "stale.bin").exists()
+    assert not (tmp_path / "out" / "tensors" / "stale.bin").exists()
     assert not (tmp_path / "out.partial").exists()
 
 
