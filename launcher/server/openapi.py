@@ -7,6 +7,16 @@ from typing import Any, Final
 
 import msgspec
 
+from launcher.server.protocol.fact_shapes import (
+    Controlled,
+    Health,
+    Properties,
+    Readiness,
+    SessionDeleted,
+    SessionList,
+    SessionTaken,
+    Slot,
+)
 from launcher.server.protocol.limits import LABEL, MAX_ITEMS
 from launcher.server.protocol.requests import (
     ChatRequest,
@@ -56,6 +66,19 @@ _TYPES: Final = (
     PlainText,
     PromptText,
     Tokens,
+    Controlled,
+    Health,
+    Properties,
+    Readiness,
+    SessionDeleted,
+    SessionList,
+    SessionTaken,
+    Slot,
+)
+_ABOUT: Final = (
+    "An OpenAI-compatible server for one model on one machine. Beside what each path says, any of them answers 405 "
+    "with `Allow` to a method that it does not have (HEAD goes with GET, OPTIONS with all); and what is no request, "
+    "comes too slowly, has too large a head, or finds too many connections gets 400, 408, 431 or 503 on every path."
 )
 _ERRORS: Final[Mapping[int, str]] = {
     400: "The request is not valid; `param` names the field, and `code` may be context_length_exceeded",
@@ -88,6 +111,25 @@ _TYPED_STREAM: Final = (
     "Lines that begin with a colon are comments: they keep the connection alive and tell the place in the queue."
 )
 _OBJECT: Final[Document] = {"type": "object"}
+_HEADERS: Final[Mapping[str, Document]] = {
+    "X-Request-Id": {"description": "The id of the request.", "schema": {"type": "string"}},
+    "X-Served-By": {"description": "The name of the machine.", "schema": {"type": "string"}},
+    "X-Session-Id": {
+        "description": "The name of the conversation, percent-encoded where it is not ASCII.",
+        "schema": {"type": "string"},
+    },
+    "Retry-After": {"description": "Seconds until a retry.", "schema": {"type": "integer", "minimum": 1}},
+    "X-Queue-Depth": {"description": "Requests that wait, where these are too many.", "schema": {"type": "integer"}},
+    "WWW-Authenticate": {"description": "How a key is given.", "schema": {"type": "string"}},
+    "ETag": {"description": "The checksum at the end of the file.", "schema": {"type": "string"}},
+    "Repr-Digest": {"description": "SHA-256 of the whole file (RFC 9530).", "schema": {"type": "string"}},
+}
+_ON_ALL: Final = ("X-Request-Id", "X-Served-By")
+_ON_STATUS: Final[Mapping[str, tuple[str, ...]]] = {
+    "401": ("WWW-Authenticate",),
+    "429": ("Retry-After",),
+    "503": ("Retry-After",),
+}
 # Where only one kind is possible, the decoder takes an object that does not name it.
 _KIND_MAY_LACK: Final = (
     "CallEntry",
@@ -115,16 +157,18 @@ def openapi_document(version: str) -> Document:
         "info": {
             "title": "mindnano-infer",
             "version": version,
-            "description": "An OpenAI-compatible server for one model on one machine.",
+            "description": _ABOUT,
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [{"url": "/"}],
-        "security": [{}, {"bearer": []}],
+        "security": [{}, {"bearer": []}, {"key": []}],
         "paths": _paths(),
         "components": {
             "schemas": components,
+            "headers": dict(_HEADERS),
             "securitySchemes": {
-                "bearer": {"type": "http", "scheme": "bearer", "description": "Where the server has API keys."}
+                "bearer": {"type": "http", "scheme": "bearer", "description": "Where the server has API keys."},
+                "key": {"type": "apiKey", "in": "header", "name": "X-API-Key", "description": "The same."},
             },
         },
     }
@@ -157,9 +201,9 @@ def _paths() -> Document:
     response["description"] = _TYPED_STREAM
     models = _operation("listModels", "The models that are served", _json(ModelList), (503,))
     model = _operation("getModel", "One model", _json(ModelCard), (404, 503))
-    sessions = _operation("listSessions", "The caller's sessions in the cache", _json_object(), (503,))
-    forget = _operation("deleteSession", "Forget a session", _json_object(), (404, 503))
-    ready = _operation("ready", "Whether requests are taken", _json_object(), (503,), open_to_all=True)
+    sessions = _operation("listSessions", "The caller's sessions in the cache", _json(SessionList), (503,))
+    forget = _operation("deleteSession", "Forget a session", _json(SessionDeleted), (404, 503))
+    ready = _operation("ready", "Whether requests are taken", _json(Readiness), (503,), open_to_all=True)
     return {
         "/v1/chat/completions": {"post": chat},
         "/v1/completions": {"post": completion},
@@ -180,12 +224,14 @@ def _paths() -> Document:
         "/tokenize": {"post": _posted("tokenize", "Token ids of a text or of messages", TokenizeRequest, Tokens)},
         "/detokenize": {"post": _posted("detokenize", "The text of token ids", DetokenizeRequest, PlainText)},
         "/apply-template": {"post": _posted("applyTemplate", "The prompt of a chat", ChatRequest, PromptText)},
-        "/health": {"get": _operation("health", "Whether the server lives", _json_object(), (), open_to_all=True)},
+        "/health": {"get": _operation("health", "Whether the server lives", _json(Health), (), open_to_all=True)},
         "/readyz": {"get": ready},
         "/metrics": {"get": _operation("metrics", "Counters for Prometheus", _text("text/plain"), ())},
-        "/props": {"get": _operation("props", "Facts about the server", _json_object(), (503,))},
+        "/props": {"get": _operation("props", "Facts about the server", _json(Properties), (503,))},
         "/openapi.json": {"get": _operation("describe", "This description", _json_object(), ())},
         "/": {"get": _operation("page", "A page to chat", _text("text/html"), (), open_to_all=True)},
+        "/page.css": {"get": _operation("pageStyle", "Of the page", _text("text/css"), (), open_to_all=True)},
+        "/page.js": {"get": _operation("pageScript", "Of the page", _text("text/javascript"), (), open_to_all=True)},
     }
 
 
@@ -202,6 +248,10 @@ def _generation(
         _header("X-Session-Id", "The name of the conversation, where the body has no session_id.", LABEL),
         _header("X-Request-Id", "The id of the request, where the body has no request_id and this is one.", None),
     ]
+    for status in ("200", "409", "500", "501", "503", "504"):
+        if status in operation["responses"]:
+            operation["responses"][status]["headers"] |= _named("X-Session-Id")
+    operation["responses"]["429"]["headers"] |= _named("X-Queue-Depth")
     return operation
 
 
@@ -210,7 +260,7 @@ def _posted(name: str, summary: str, body: type, reply: type) -> Document:
 
 
 def _control(name: str, summary: str, body: type = ControlRequest) -> Document:
-    return _operation(name, summary, _json_object(), _WITH_BODY) | {"requestBody": _body(body)}
+    return _operation(name, summary, _json(Controlled), _WITH_BODY) | {"requestBody": _body(body)}
 
 
 def _operation(
@@ -220,6 +270,8 @@ def _operation(
     responses: Document = {"200": {"description": "Done", "content": content}}
     for status in sorted({*_ALWAYS, *statuses}):
         responses[str(status)] = {"description": _ERRORS[status], "content": _json(ErrorReply)}
+    for code, response in responses.items():
+        response["headers"] = _named(*_ON_ALL, *_ON_STATUS.get(code, ()))
     operation: Document = {"operationId": name, "summary": summary, "responses": responses}
     if open_to_all:
         operation["security"] = []
@@ -228,9 +280,7 @@ def _operation(
 
 
 def _slots() -> Document:
-    fields = {"id": {"type": "integer"}, "n_ctx": {"type": "integer"}, "is_processing": {"type": "boolean"}}
-    one = {"type": "object", "properties": fields, "required": [*fields]}
-    content = {"application/json": {"schema": {"type": "array", "items": one}}}
+    content = {"application/json": {"schema": {"type": "array", "items": {"$ref": f"{_SCHEMAS}{Slot.__name__}"}}}}
     flag = {
         "name": "fail_on_no_slot",
         "in": "query",
@@ -246,8 +296,13 @@ def _slots() -> Document:
 def _session_state() -> Document:
     binary = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
     give = _operation("getSessionState", "A session as a file", binary, (404, 409, 429, 501, 503, 507))
-    give["responses"]["304"] = {"description": "It is still the one that If-None-Match names"}
-    take = _operation("putSessionState", "Take a session in", _json_object(), (*_WITH_BODY, 409, 501, 507))
+    give["parameters"] = [_header("If-None-Match", "The ETag of a file that the caller has.", None)]
+    give["responses"]["200"]["headers"] |= _named("ETag", "Repr-Digest")
+    give["responses"]["304"] = {
+        "description": "It is still the one that If-None-Match names",
+        "headers": give["responses"]["200"]["headers"],
+    }
+    take = _operation("putSessionState", "Take a session in", _json(SessionTaken), (*_WITH_BODY, 409, 501, 507))
     take["responses"]["201"] = take["responses"]["200"] | {"description": "Done; there was none before"}
     take["requestBody"] = {"required": True, "content": binary}
     return {"parameters": [_path_id("The session's name")], "get": give, "put": take}
@@ -256,6 +311,10 @@ def _session_state() -> Document:
 def _header(name: str, description: str, pattern: str | None) -> Document:
     schema = {"type": "string"} if pattern is None else {"type": "string", "pattern": pattern}
     return {"name": name, "in": "header", "required": False, "description": description, "schema": schema}
+
+
+def _named(*names: str) -> Document:
+    return {name: {"$ref": f"#/components/headers/{name}"} for name in names}
 
 
 def _path_id(description: str) -> Document:

@@ -7,11 +7,13 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import fields
 
 import pytest
 import requests
 
 from launcher.errors import EngineCrash, InternalError, MindnanoError, RequestError, ResourceError
+from launcher.server.app import Services
 from launcher.server.bodies import BodyLimits
 from launcher.server.connections import ConnectionLimits
 from launcher.server.events import Paused, Queued, Reading
@@ -78,6 +80,12 @@ def test_silence_is_broken_by_pings_before_and_between_events(bench: HttpBench) 
         read_until(connection, b": ping")
         job.finish()
         read_until(connection, b"data: [DONE]")
+
+
+def test_a_server_breaks_the_silence_at_least_every_ten_seconds() -> None:
+    """Where nobody says how often, as in the program; that it does is the test before."""
+    (usual,) = [field.default for field in fields(Services) if field.name == "ping_seconds"]
+    assert 0 < usual <= 10
 
 
 def test_a_failure_in_the_middle_is_an_error_event_without_done(bench: HttpBench) -> None:

@@ -41,6 +41,8 @@ PATHS = {
     "/props": "get",
     "/openapi.json": "get",
     "/": "get",
+    "/page.css": "get",
+    "/page.js": "get",
 }
 USER = {"role": "user", "content": "x"}
 PART = {"type": "text", "text": "x"}

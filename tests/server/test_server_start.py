@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import socket
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from launcher.server.serve import run_serve
 from launcher.server.session_room import conversation_bytes, require_room_to_save
 from tests.support.demo import require_demo
 from tests.support.server_child import events, server_process
+from tests.support.server_process import ServerProcess
 
 MARGIN = 8 << 20
 CHAT = "/v1/chat/completions"
@@ -44,6 +46,14 @@ def _demo() -> None:
 
 def options(*words: str) -> Options:
     return parse(["--no-console", "--demo", *words], {}, [])
+
+
+def test_without_a_host_it_listens_on_one_loopback_address_alone(tmp_path: Path) -> None:
+    """A socket for every address would take connections to this machine's other loopback addresses as well."""
+    with ServerProcess(tmp_path) as server:
+        socket.create_connection(("127.0.0.1", server.port), timeout=30).close()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.2", server.port), timeout=30)
 
 
 def test_a_server_needs_what_was_predicted(tmp_path: Path) -> None:
