@@ -22,7 +22,7 @@ class Choice:
         entry: where it is in memory.
         checkpoints: slot -> position of the state.
         tokens: its length.
-        private: whether only its owner may go on with it.
+        private: whether only its own conversation may go on with it.
     """
 
     reused: int
@@ -91,9 +91,10 @@ def saved_choice(own: Key, ids: array[int], checkpoints: Mapping[int, int], prom
     return Choice(reused=reused, rank=4, source=CacheSource.DISK, key=own, checkpoints=checkpoints, tokens=len(ids))
 
 
-def best_choice(choices: Iterable[Choice], owner: str) -> Choice:
-    """The state that agrees furthest; among equal ones that of the smallest rank. Never another owner's private one."""
-    usable = (choice for choice in choices if not choice.private or (choice.key and choice.key.owner == owner))
+def best_choice(choices: Iterable[Choice], own: Key) -> Choice:
+    """The state that agrees furthest; among equal ones that of the smallest rank. A private one is for its own
+    conversation alone: where there are no keys, everybody is the same owner."""
+    usable = (choice for choice in choices if not choice.private or choice.key == own)
     return min((COLD, *usable), key=lambda choice: (-choice.reused, choice.rank))
 
 

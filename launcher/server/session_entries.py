@@ -71,7 +71,7 @@ class Entry:
         used: when it was last used, on the store's clock.
         changed: whether the disk has another state than this, or none.
         private: whether a client sent it, or what it goes on from. That the numbers in it are what the ids lead to is
-            then only that client's word, so no other owner's request goes on from it.
+            then only that client's word, so no request of another conversation goes on from it.
         pinned: how many users of the memory there are.
         forgotten: whether nobody may find it any more.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from launcher.errors import UsageError
+from launcher.errors import ResourceError, UsageError
 from launcher.memory_plan import ProcessPlan
 from launcher.options.parse import Options
 from launcher.server.session_entries import Ram
@@ -45,6 +45,15 @@ def require_room_to_save(options: Options, budget: int) -> None:
         f"--session-dir {folder} would save nothing: conversations are copied into the session cache first, and "
         f"{reason}",
         hint=f"{ways}, or leave --session-dir out",
+    )
+
+
+def no_room_to_save(size: int) -> ResourceError:
+    """The error for a live conversation of `size` bytes that is to be saved, but has no room for a copy."""
+    return ResourceError(
+        "session-unsaved",
+        f"a session cannot be saved: there is no room for a copy of its {size} bytes",
+        hint="raise --session-cache-mib",
     )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
-from launcher.errors import RequestError
+from launcher.errors import Cancelled, RequestError
 from launcher.server.session_entries import Block, Entry, Key, Live, Ram
 
 
@@ -33,21 +33,30 @@ class Room:
 
     key: Key
     block: Block
-    _free: Callable[[Block], None]
+    _ram: Ram
     _held: ExitStack
-    _taken: bool = field(default=False)
+    _is_over: bool = field(default=False)
 
     def take(self) -> Block:
-        """The memory, for good."""
-        self._taken = True
-        return self.block
+        """The memory, for good.
+
+        Raises:
+            Cancelled: it was given back meanwhile.
+        """
+        with self._ram.lock:
+            if self._is_over:
+                raise Cancelled("cancelled", "nobody waits for the session any more")
+            self._is_over = True
+            return self.block
 
     def close(self) -> None:
         """Ends the reservation; does nothing the second time."""
         self._held.close()
-        if not self._taken:
-            self._taken = True
-            self._free(self.block)
+        with self._ram.lock:
+            if self._is_over:
+                return
+            self._is_over = True
+        self._ram.free(self.block)
 
 
 class Transfers:
@@ -125,18 +134,20 @@ class Transfers:
         if block is None:
             held.close()
             raise self._no_room(size)
-        return Room(key=key, block=block, _free=self._ram.free, _held=held)
+        return Room(key=key, block=block, _ram=self._ram, _held=held)
 
     def accept(self, room: Room, ids: array[int], checkpoints: Mapping[int, int]) -> bool:
         """Puts what came in the conversation's place; returns whether there was none before.
 
         Raises:
             RequestError: 409 a reply is being made for the one that is to be replaced, which stays.
+            Cancelled: the room was given back meanwhile; nothing has changed.
         """
         key = room.key
         with self._ram.lock:
             live = self._idle_live(key)
             is_new = live is None and self._ram.get(key) is None and not self._holds(key)
+            block = room.take()
             if live is not None:
                 live.deleted = True
             self._ram.put(
@@ -144,7 +155,7 @@ class Transfers:
                     key=key,
                     ids=ids,
                     checkpoints=dict(checkpoints),
-                    block=room.take(),
+                    block=block,
                     used=self._clock(),
                     private=True,
                 )

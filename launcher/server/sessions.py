@@ -12,12 +12,12 @@ import threading
 import time
 from array import array
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from launcher.errors import Cancelled, InternalError, ResourceError
+from launcher.errors import Cancelled, InternalError, MindnanoError
 from launcher.server.events import CacheSource
 from launcher.server.request import MarkKind
 from launcher.server.session_choice import COLD, Choice, best_choice, entry_choice, live_choice, saved_choice
@@ -25,7 +25,7 @@ from launcher.server.session_engine import EngineState, StatePort
 from launcher.server.session_entries import Entry, Key, Live, Ram, token_array
 from launcher.server.session_facts import Begun, CacheUsage, SessionInfo, listed, usage_of
 from launcher.server.session_files import Saved, SessionFiles
-from launcher.server.session_room import forget_saved
+from launcher.server.session_room import forget_saved, no_room_to_save
 from launcher.server.session_transfer import Transfers
 
 SETTLE_SECONDS: Final = 2.0
@@ -121,9 +121,13 @@ class SessionStore:
                 self._live.bytes = size
 
     def discard(self) -> None:
-        """The engine failed; what it holds is worth nothing."""
+        """The engine failed; what it holds is worth nothing, nor is the file of a state that a client sent: its
+        numbers may be the reason, and who comes back should not meet them again."""
         with self._lock:
-            self._live = None
+            live, self._live = self._live, None
+            if live is not None and live.private and self._files is not None:
+                with suppress(MindnanoError):
+                    self._files.remove(live.key)
         self._session.reset()
 
     def idle(self, wanted: Callable[[], bool] = lambda: False) -> float | None:
@@ -223,7 +227,7 @@ class SessionStore:
             saved = self._files.peek(own)
             if saved is not None:
                 choices.append(saved_choice(own, *saved, prompt))
-        return best_choice(choices, owner)
+        return best_choice(choices, own)
 
     def _key(self, owner: str, name: str | None, choice: Choice) -> Key:
         if name is not None:
@@ -368,13 +372,7 @@ class SessionStore:
         except Cancelled:
             return Saved.ABANDONED
         if entry is None:
-            self._files.tell(
-                ResourceError(
-                    "session-unsaved",
-                    f"a session cannot be saved: there is no room for a copy of its {self._session.export_bytes} bytes",
-                    hint="raise --session-cache-mib",
-                )
-            )
+            self._files.tell(no_room_to_save(self._session.export_bytes))
             return Saved.FAILED
         try:
             outcome = self._files.save(

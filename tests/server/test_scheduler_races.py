@@ -10,32 +10,11 @@ import pytest
 
 from launcher.errors import RequestError
 from launcher.server.events import Failed, Finished, Paused, Queued
+from tests.support.callers import run_all
 from tests.support.fake_generation import Bench, Listener, expected_text, request
 
 _JOBS = 160
 _VICTIM_EVERY = 3
-
-
-def run_all(*works: Callable[[], None]) -> None:
-    """Each in a thread of its own, all at the same time; what one raises is raised here."""
-    raised: list[BaseException] = []
-    together = threading.Barrier(len(works))
-
-    def guarded(work: Callable[[], None]) -> None:
-        try:
-            together.wait(60)
-            work()
-        except BaseException as error:  # told by the test's own thread
-            raised.append(error)
-
-    threads = [threading.Thread(target=guarded, args=(work,)) for work in works]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(300)
-    assert not any(thread.is_alive() for thread in threads), "a caller hangs"
-    if raised:
-        raise raised[0]
 
 
 @pytest.mark.parametrize("seed", range(3))

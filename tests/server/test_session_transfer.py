@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from launcher.errors import RequestError
+from launcher.errors import Cancelled, RequestError
 from launcher.server.session_transfer import Transfers
 from tests.support.moving_sessions import Exchange
 from tests.support.session_server import Server
@@ -180,14 +180,15 @@ def test_what_comes_is_saved_in_the_place_of_the_older_file(tmp_path: Path) -> N
     assert server.ask([7, 7, 7, 7, 8]).reused == 4
 
 
-def test_nobody_else_goes_on_from_what_somebody_sent() -> None:
-    """Its numbers may be any: a forged state for the system text of everybody would speak in everybody's replies."""
+def test_no_other_conversation_goes_on_from_what_somebody_sent() -> None:
+    """Its numbers may be any: a forged state for the system text of everybody would speak in everybody's replies. Where
+    there are no keys, everybody is one owner."""
     here, there = Exchange(), Exchange()
     there.say(IDS)
     copied(there, here, owner="one")
     assert here.say([*IDS, 9], owner="two", name=None) == 0
     assert here.say([*IDS, 9, 9], owner="two", name="a") == 6  # its own
-    assert here.say([*IDS, 8], owner="one", name="b") == 5
+    assert here.say([*IDS, 8], owner="one", name=None) == 0
     # What goes on from it is no better.
     here = Exchange()
     copied(there, here, owner="one")
@@ -195,6 +196,44 @@ def test_nobody_else_goes_on_from_what_somebody_sent() -> None:
     assert here.say([*IDS, 6, 7, 8], owner="two") == 0
     here.say([9, 9], owner="two")
     assert here.say([*IDS, 6, 7, 8], owner="three") == 0
+
+
+def test_numbers_that_the_engine_fails_with_are_not_met_again(tmp_path: Path) -> None:
+    """Else every turn of the conversation would fail until it is deleted."""
+    there = Exchange(padding=50)
+    there.say(IDS)
+    server = Server(tmp_path / "sessions")
+    loan = there.store.transfers.lend("", "a")
+    room = server.store.transfers.reserve("", "a", loan.entry.block.size)
+    room.block.memory[:] = loan.entry.block.memory[:]
+    server.store.transfers.accept(room, array("i", loan.entry.ids), {})
+    loan.close()
+    server = server.restart()
+    assert server.store.begin(owner="", name="a", ids=[*IDS, 6]).reused == 5
+    server.store.discard()
+    assert server.store.begin(owner="", name="a", ids=[*IDS, 6]).reused == 0
+    server.session.eval([*IDS, 6])
+    server.store.end()
+    server = server.restart()
+    assert server.store.begin(owner="", name="a", ids=[*IDS, 6, 7]).reused == 6
+    server.store.discard()  # its own numbers: the engine's failure is another
+    assert server.store.begin(owner="", name="a", ids=[*IDS, 6, 7]).reused == 6
+
+
+def test_room_that_was_given_back_is_not_put_in_a_conversations_place() -> None:
+    """Whoever waited for the answer may be gone while the generation thread comes to it."""
+    here = Exchange()
+    here.say(IDS)
+    room = here.store.transfers.reserve("", "a", 100)
+    room.close()
+    with pytest.raises(Cancelled):
+        here.store.transfers.accept(room, array("i", [7, 7]), {})
+    assert here.bytes == 0
+    assert here.say([*IDS, 6]) == len(IDS)
+    room = here.store.transfers.reserve("", "b", 100)
+    assert here.store.transfers.accept(room, array("i", [7, 7]), {})
+    room.close()
+    assert here.bytes == 100
 
 
 def test_a_cold_start_is_everybodys_again() -> None:
