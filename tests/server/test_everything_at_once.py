@@ -34,6 +34,7 @@ from tests.support.fake_generation import (
     expected_text,
     request,
 )
+from tests.support.server_process import eventually
 from tests.support.state_engine import ORIGIN, FakeMemory, StateEngine, forged, inspected
 
 BUDGET = 6000
@@ -67,7 +68,7 @@ class Everything:
         files = SessionFiles(folder, limit_bytes=20_000, origin=ORIGIN, report=self.reports.append)
         self.store = SessionStore(self.engine, budget=BUDGET, files=files)
         self.memory = FakeMemory(self.engine, random.Random(seed + 1), lambda: time.sleep(0.0005))
-        sleeper = Sleeper(
+        self.sleeper = Sleeper(
             seconds=0.002, memory=self.memory, put_away=self.store.put_to_sleep, note=lambda _event, _facts: None
         )
         self.samplers: list[FakeSampler] = []
@@ -82,7 +83,7 @@ class Everything:
             stop_texts=(STOP_TEXT,),
             limit=6,
             upkeep_failed=self.upkeep.append,
-            sleeper=sleeper,
+            sleeper=self.sleeper,
         )
         rules = StateRules(origin=ORIGIN, context=10_000, budget=BUDGET, inspect=inspected)
         self.exchange = SessionExchange(self.scheduler, self.store.transfers, rules)
@@ -113,21 +114,23 @@ class Everything:
             for place in range(rounds):
                 rng.choice(acts)(rng, mine, f"{own}-{place}")
                 if place % 10 == 9:
-                    self._lull(mine)
-                    # Asleep, falling asleep, or not yet: the same for all, or one of them wakes it at once.
-                    time.sleep((place // 10 % 4) * 0.01 + rng.random() * 0.005)
+                    self._lull(mine, asleep=place % 40 == 39)
+                    time.sleep(rng.random() * 0.005)
             self._lull(mine)
 
         return work
 
-    def _lull(self, mine: list[Asked]) -> None:
-        """Until nobody asks for anything any more, so that the server may fall asleep."""
+    def _lull(self, mine: list[Asked], *, asleep: bool = False) -> None:
+        """Until nobody asks for anything any more, so that the server may fall asleep, or until it has."""
         for each in mine:
             self.scheduler.resume(each.request.id, each.request.owner)
         for each in mine:
             if not each.leaves:
                 each.listener.end()
         self.together.wait(PATIENCE)
+        if asleep:
+            eventually(lambda: self.sleeper.is_sleeping or self.scheduler.is_draining, "asleep")
+            self.together.wait(PATIENCE)
 
     def _ask(self, rng: random.Random, mine: list[Asked], name: str) -> None:
         beginning = rng.choice(BEGINNINGS)

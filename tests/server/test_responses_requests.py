@@ -280,6 +280,7 @@ def test_what_asks_for_nothing_else_is_taken() -> None:
         ({"truncation": "left"}, "truncation", '"left"'),
         ({"instructions": [QUESTION]}, "instructions", "a string"),
         ({"reasoning": {"effort": 3}}, "reasoning.effort", "a string"),
+        ({"reasoning": {"max_tokens": -5}}, "reasoning.max_tokens", "-5"),
         ({"seed": 1 << 64}, "seed", "an integer"),
     ],
 )
