@@ -247,7 +247,7 @@ def refusal_of(said: str, body: bytes, request: object, words: Words) -> Request
         shown = _cut(name)
         taken = f"; {path} takes {_TAKEN[field]}" if field in _TAKEN else ""
         return RequestError("unknown_field", f"{shown} is not known here{taken}", param=shown)
-    if field in words.refused and (path == field or path.startswith("messages[")):  # elsewhere the name means another
+    if field in words.refused and ("." not in path or path.startswith("messages[")):  # elsewhere it means another thing
         return RequestError("unsupported_parameter", f"{path} is not supported: {words.refused[field]}", param=path)
     expected = _expected(fault, path, field, words)
     if match is not None and match[1]:
