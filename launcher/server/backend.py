@@ -15,6 +15,7 @@ from launcher.memory_plan import read_usage
 from launcher.options.parse import Options
 from launcher.server.generation import Generation
 from launcher.server.planning import (
+    count_of,
     detokenized,
     plan_chat,
     plan_completion,
@@ -43,6 +44,7 @@ from launcher.server.protocol.replies import (
 )
 from launcher.server.protocol.responses_decode import decode_responses, renamed
 from launcher.server.protocol.responses_input import chat_of
+from launcher.server.protocol.shapes import InputTokens
 from launcher.server.scheduler import Scheduler
 from launcher.server.session_exchange import SessionExchange
 from launcher.server.slots import slot
@@ -135,6 +137,20 @@ class LoadedBackend:
             typed_events=True,
         )
 
+    def count_chat(self, body: bytes) -> Mapping[str, object]:
+        """The answer of /v1/chat/completions/input_tokens."""
+        return _counted(count_of(self._served, decode_chat(body)))
+
+    def count_responses(self, body: bytes) -> Mapping[str, object]:
+        """The answer of /v1/responses/input_tokens."""
+        asked, items = decode_responses(body)
+        try:
+            chat = chat_of(asked, items)
+            check_chat(chat)
+            return _counted(count_of(self._served, chat))
+        except RequestError as error:
+            raise renamed(error) from error
+
     def tokenize(self, body: bytes) -> Mapping[str, object]:
         """The answer of /tokenize."""
         tokens = tokens_of(self._served, decode_tokenize(body))
@@ -174,6 +190,8 @@ class LoadedBackend:
             "version": __version__,
             "system_fingerprint": self._served.fingerprint,
             "context": wanted.context,
+            "total_slots": 1,
+            "default_generation_settings": {"n_ctx": wanted.context},
             "kv_cache": wanted.kv_type.label,
             "threads": model.engine.threads,
             "simd": model.engine.simd,
@@ -266,6 +284,11 @@ class LoadedBackend:
 
     def _logged(self, prompt: Sequence[int]) -> str | None:
         return text_of(self._served, prompt) if self._options.serving.log_prompts else None
+
+
+def _counted(tokens: int) -> Mapping[str, object]:
+    counted: dict[str, object] = msgspec.to_builtins(InputTokens(input_tokens=tokens))
+    return counted
 
 
 def _session(caller: Caller) -> str | None:

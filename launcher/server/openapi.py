@@ -35,6 +35,7 @@ from launcher.server.protocol.shapes import (
     Completion,
     CompletionChunk,
     ErrorReply,
+    InputTokens,
     ModelCard,
     ModelList,
     PlainText,
@@ -61,6 +62,7 @@ _TYPES: Final = (
     ResponseObject,
     *RESPONSE_EVENTS,
     ErrorReply,
+    InputTokens,
     ModelCard,
     ModelList,
     PlainText,
@@ -221,6 +223,12 @@ def _paths() -> Document:
         "/slots": {"get": _slots()},
         "/v1/sessions/{id}/state": _session_state(),
         "/v1/sessions/{id}": {"parameters": [_path_id("The session's name")], "delete": forget},
+        "/v1/chat/completions/input_tokens": {
+            "post": _posted("countChat", "Tokens of a chat's prompt", ChatRequest, InputTokens)
+        },
+        "/v1/responses/input_tokens": {
+            "post": _posted("countResponse", "Tokens of a response's prompt", ResponsesRequest, InputTokens)
+        },
         "/tokenize": {"post": _posted("tokenize", "Token ids of a text or of messages", TokenizeRequest, Tokens)},
         "/detokenize": {"post": _posted("detokenize", "The text of token ids", DetokenizeRequest, PlainText)},
         "/apply-template": {"post": _posted("applyTemplate", "The prompt of a chat", ChatRequest, PromptText)},

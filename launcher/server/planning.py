@@ -155,6 +155,11 @@ def prompt_text(model: ServedModel, chat: ChatRequest) -> str:
     return _render(model, template_messages(chat.messages), thinking=thinking, tools=tools)
 
 
+def count_of(model: ServedModel, chat: ChatRequest) -> int:
+    """Tokens of the prompt that a chat makes, whether or not they fit the context; errors as `prompt_text`."""
+    return len(model.text.tokenize(prompt_text(model, chat)))
+
+
 def tokens_of(model: ServedModel, request: TokenizeRequest) -> list[int]:
     """The token ids of a text, or of the prompt that messages make.
 

@@ -100,6 +100,8 @@ def information_routes(services: Services, description: Callable[[], Mapping[str
         Route("/v1/sessions", sessions, methods=["GET"]),
         Route("/v1/sessions/{name:path}", delete_session, methods=["DELETE"]),
         Route("/openapi.json", description_page, methods=["GET"]),
+        _posted(services, "/v1/chat/completions/input_tokens", lambda backend, body: backend.count_chat(body)),
+        _posted(services, "/v1/responses/input_tokens", lambda backend, body: backend.count_responses(body)),
         _posted(services, "/tokenize", lambda backend, body: backend.tokenize(body)),
         _posted(services, "/detokenize", lambda backend, body: backend.detokenize(body)),
         _posted(services, "/apply-template", lambda backend, body: backend.apply_template(body)),

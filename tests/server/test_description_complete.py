@@ -82,6 +82,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
         ("/v1/completions", {"prompt": "A", "max_tokens": 4, "logprobs": 2, "user": "talk"}),
         ("/v1/responses", {"input": "17+25=?", "session_id": "talk", "top_logprobs": 1}),
         ("/v1/responses", {"input": "x", "tools": [{"type": "function", "name": "f"}], "tool_choice": "required"}),
+        ("/v1/chat/completions/input_tokens", SAY),
+        ("/v1/responses/input_tokens", {"input": "x"}),
         ("/tokenize", {"content": "x"}),
         ("/detokenize", {"tokens": [1]}),
         ("/apply-template", SAY),

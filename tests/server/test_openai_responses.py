@@ -277,6 +277,31 @@ def test_errors_come_before_the_first_event(
     assert (caught.value.param or "").startswith(param)
 
 
+def test_tokens_can_be_counted_before(client: OpenAI, live: ServerProcess) -> None:
+    """As many as the answer says, also where they would not fit, with tools and items in them."""
+    asked: dict[str, Any] = {
+        "model": MODEL,
+        "instructions": "Be brief.",
+        "input": [{"role": "user", "content": LIST}],
+        "tools": [{"type": "function", "name": "f", "parameters": {"type": "object"}, "strict": False}],
+    }
+    counted = client.responses.input_tokens.count(**asked)
+    assert counted.object == "response.input_tokens"
+    usage = client.responses.create(**asked, max_output_tokens=1).usage
+    assert usage is not None
+    assert counted.input_tokens == usage.input_tokens
+    assert client.responses.input_tokens.count(model=MODEL, input="x " * 9000).input_tokens > 9000
+    chat = {"messages": [{"role": "user", "content": LIST}], "enable_thinking": False}
+    alike = live.ask("POST", "/v1/chat/completions/input_tokens", chat).json()["input_tokens"]
+    answered = live.ask("POST", "/v1/chat/completions", chat | {"max_tokens": 1}).json()
+    assert alike == answered["usage"]["prompt_tokens"]
+    with pytest.raises(NotFoundError):
+        client.responses.input_tokens.count(model="another", input="x")
+    with pytest.raises(BadRequestError) as caught:
+        client.responses.input_tokens.count(model=MODEL, input="x", previous_response_id="resp_1")
+    assert caught.value.param == "previous_response_id"
+
+
 def test_nothing_is_stored(client: OpenAI) -> None:
     reply = client.responses.create(model=MODEL, input=LIST, store=True)
     assert (reply.model_extra or {})["store"] is False

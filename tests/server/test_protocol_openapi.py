@@ -32,6 +32,8 @@ PATHS = {
     "/v1/sessions/{id}/state": "get",
     "/v1/sessions/{id}": "delete",
     "/slots": "get",
+    "/v1/chat/completions/input_tokens": "post",
+    "/v1/responses/input_tokens": "post",
     "/tokenize": "post",
     "/detokenize": "post",
     "/apply-template": "post",

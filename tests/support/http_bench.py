@@ -187,6 +187,12 @@ class FakeBackend:
             prompt_text="the prompt",
         )
 
+    def count_chat(self, body: bytes) -> Mapping[str, object]:
+        return {"input_tokens": len(body)}
+
+    def count_responses(self, body: bytes) -> Mapping[str, object]:
+        return {"input_tokens": len(body)}
+
     def tokenize(self, body: bytes) -> Mapping[str, object]:
         return {"tokens": list(body), "count": len(body)}
 

@@ -149,14 +149,22 @@ class DefaultFacts(Struct, frozen=True, kw_only=True):
     max_tokens: int | None
 
 
+class LlamaSettings(Struct, frozen=True, kw_only=True):
+    """The context where llama-server's clients look for it."""
+
+    n_ctx: int
+
+
 class Properties(Struct, frozen=True, kw_only=True):
-    """Facts about model, engine, memory and queue."""
+    """Facts about model, engine, memory and queue; llama-server has `total_slots` and `default_generation_settings`."""
 
     model: str
     name: str
     version: str
     system_fingerprint: str
     context: int
+    total_slots: Literal[1]
+    default_generation_settings: LlamaSettings
     kv_cache: str
     threads: int
     simd: str

@@ -263,6 +263,13 @@ class Tokens(Struct, frozen=True, kw_only=True):
     count: int
 
 
+class InputTokens(Struct, frozen=True, kw_only=True):
+    """How many tokens the prompt of a request has."""
+
+    object: Literal["response.input_tokens"] = "response.input_tokens"
+    input_tokens: int
+
+
 class PlainText(Struct, frozen=True, kw_only=True):
     """The text of token ids."""
 
