@@ -18,6 +18,7 @@ from launcher.model import OpenModel
 from launcher.options.parse import Options
 from launcher.server.constraint import GrammarFactory
 from launcher.server.model_memory import ModelMemory
+from launcher.server.protocol.limits import MAX_BIAS
 from launcher.server.request import GenerationRequest
 from launcher.server.scheduler import Scheduler
 from launcher.server.served import ServedModel
@@ -125,12 +126,18 @@ class ChoiceSampler:
         self._package = package
         self._session = session
         self._sampler = Sampler(package, _seeded(request, choice))
-        if request.logit_bias:
-            self._sampler.bias(request.logit_bias)
+        self._biases = dict(request.logit_bias)
+        if self._biases:
+            self._sampler.bias(self._biases)
 
     def pick(self, reply_length: int, allowed: object) -> int:
         """See `launcher.server.run_ports.SamplerPort`."""
         return self._sampler.sample(self._session, reply_length=reply_length, allowed=allowed)
+
+    def bar(self, token: int) -> None:
+        """See `launcher.server.run_ports.SamplerPort`."""
+        self._biases[token] = -MAX_BIAS
+        self._sampler.bias(self._biases)
 
     def log_probabilities(self, token: int, top: int) -> tuple[float, tuple[tuple[int, float], ...]]:
         """See `launcher.server.run_ports.SamplerPort`."""

@@ -18,6 +18,9 @@ class SamplerPort(Protocol):
     def pick(self, reply_length: int, allowed: object) -> int:
         """The next id. `allowed` is a mask as `Constraint.allowed` gives it, or None."""
 
+    def bar(self, token: int) -> None:
+        """From now on it does not pick this id."""
+
     def log_probabilities(self, token: int, top: int) -> tuple[float, tuple[tuple[int, float], ...]]:
         """Natural log-probability of the token, and the `top` likeliest ids with theirs."""
 

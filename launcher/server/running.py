@@ -242,6 +242,8 @@ class Run:
             choice.unread = None
         forced = choice.limit.next_token(thinking=choice.reader.reasoning, thought=choice.reasoning)
         if forced is not None:
+            if len(self._request.thinking_end) == 1:  # a model that is cut may go on thinking and close it once more
+                choice.sampler.bar(forced)
             deltas = self._take(forced, picked=False)
         else:
             constraint = choice.constraint

@@ -42,6 +42,9 @@ def client(live: ServerProcess) -> Iterator[OpenAI]:
         yield opened
 
 
+SUM = "17+25=?"
+
+
 def ask(client: OpenAI, text: str = LIST, *, budget: int | None = None, **more: Any) -> ChatCompletion:
     fields = {} if budget is None else {"extra_body": {"thinking_budget": budget}}
     settings: dict[str, Any] = {"model": MODEL, "messages": user(text), "temperature": 0, "seed": 7}
@@ -94,6 +97,17 @@ def test_the_thinking_is_cut_and_the_answer_goes_on(live: ServerProcess, client:
         assert reply.choices[0].finish_reason == "stop"
         if budget >= whole:
             assert answer == LISTED
+
+
+def test_a_thinking_that_was_cut_is_not_closed_again_in_the_answer(client: OpenAI) -> None:
+    """The model goes on with its sum after the cut, and would close that as well."""
+    whole = ask(client, SUM)
+    for budget in range(12):
+        for bias in ({}, {"5": 1}):  # one of the request's own is kept beside it
+            reply = ask(client, SUM, budget=budget, logit_bias=bias)
+            assert "think>" not in (reply.choices[0].message.content or "")
+            assert reply.choices[0].finish_reason == "stop"
+    assert ask(client, SUM).choices[0].message == whole.choices[0].message
 
 
 @pytest.mark.parametrize("budget", [0, 2])

@@ -216,6 +216,7 @@ class FakeSampler:
         self.picked: list[int] = []
         self.reply: list[int] = []
         self.masks: list[object] = []
+        self.barred: list[int] = []
         self.closed = False
 
     def pick(self, reply_length: int, allowed: object) -> int:
@@ -232,6 +233,9 @@ class FakeSampler:
         self.reply.append(token)
         self.masks.append(allowed)
         return token
+
+    def bar(self, token: int) -> None:
+        self.barred.append(token)
 
     def log_probabilities(self, token: int, top: int) -> tuple[float, tuple[tuple[int, float], ...]]:
         return -float(token), tuple((token + place, -float(token + place)) for place in range(top))
