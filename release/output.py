@@ -70,7 +70,7 @@ def _claimed_file(partial: Path) -> Iterator[BinaryIO]:
     A link is not followed, and a file with a second name is left alone: what lies behind either is not ours.
     """
     try:
-        file = open(partial, "wb", opener=_open_kept)  # noqa: PTH123 - Path.open takes no opener
+        file = open(partial, "wb", opener=_open_kept)  # noqa: SIM115 - closed below
     except OSError as error:
         if error.errno not in (errno.ELOOP, errno.EISDIR, errno.ENXIO):
             raise

@@ -120,7 +120,7 @@ def resident(process_id: int) -> Resident | None:
     """From /proc/PID/status; None where the process is gone."""
     found = {}
     with suppress(OSError):
-        for line in Path(f"/proc/{process_id}/status").read_text().splitlines():
+        for line in Path(f"/proc/{process_id}/status").read_text(errors="replace").splitlines():
             name, _, value = line.partition(":")
             if value.endswith(" kB"):
                 found[name] = int(value.split()[0]) * 1024

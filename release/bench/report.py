@@ -185,4 +185,4 @@ def write_results(report: ServedReport, files: tuple[Path, ...]) -> None:
     """
     for path, text in zip(files, (report.to_json(), report.to_markdown()), strict=False):
         with partial_file(path, force=False) as file:
-            file.write(text.encode() + b"\n")
+            file.write(text.encode(errors="backslashreplace") + b"\n")  # names of files need not be UTF-8

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from launcher.errors import InternalError, UsageError
+from launcher.errors import InternalError, MindnanoError, UsageError
 from launcher.progress import Progress
 from launcher.system import SystemView
 from release.bench import machine
@@ -23,6 +23,16 @@ from release.package.reader import read_package
 INPUTS: Final = (128, 512, 1024, 2048, 4096, 8192, 16384)
 _SEED: Final = 20261130
 _WARM_TOKENS: Final = 512
+_OWN_OPTIONS: Final = (
+    "--model",
+    "--demo",
+    "--host",
+    "--port",
+    "--tls-cert",
+    "--tls-key",
+    "--api-key",
+    "--api-key-file",
+)
 _SERVER_FACTS: Final = ("model", "version", "system_fingerprint", "context", "kv_cache", "threads", "simd", "mtp")
 
 
@@ -59,6 +69,7 @@ def bench_served(options: ServedOptions) -> ServedReport:
         InternalError: the server answered otherwise than it should.
     """
     files = result_files(options.output)
+    _check_server(options)
     config = read_package(options.package).config
     inputs, left_out = _fitting(options, config.max_context)
     system = SystemView(root=options.root)
@@ -99,8 +110,24 @@ def bench_served(options: ServedOptions) -> ServedReport:
         report.facts["ended_at"] = machine.now()
         report.facts["load_after"] = machine.load(system)
         if report.rows or report.ended is None:
-            write_results(report, files)
+            _keep(report, files)
     return report
+
+
+def _check_server(options: ServedOptions) -> None:
+    """What the benchmark itself chooses or relies on cannot be an option of the server."""
+    for word in options.server_options:
+        name = word.partition("=")[0]
+        if name in _OWN_OPTIONS:
+            raise UsageError(
+                "bench-options",
+                f"--server-options has {name}, which the benchmark decides itself",
+                hint="Measure the package and context that you name here; the server listens on this machine alone.",
+            )
+    if options.program is not None and not options.program.is_file():
+        raise UsageError(
+            "bench-program", f"there is no file {options.program}", hint="Give an executable mindnano-infer."
+        )
 
 
 def _fitting(options: ServedOptions, context: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -116,6 +143,15 @@ def _fitting(options: ServedOptions, context: int) -> tuple[tuple[int, ...], tup
             hint="Give shorter --inputs or fewer --output-tokens.",
         )
     return fitting, left_out
+
+
+def _keep(report: ServedReport, files: tuple[Path, ...]) -> None:
+    """Writes the results; where that fails, they are shown, since they took long."""
+    try:
+        write_results(report, files)
+    except MindnanoError:
+        print(report.to_markdown(), file=sys.stderr)
+        raise
 
 
 @contextmanager

@@ -29,10 +29,13 @@ from launcher.errors import (
     TrustError,
     UsageError,
 )
+from launcher.integrity.release_files import printable
 from launcher.interrupts import held_back
 
 _HOST: Final = "127.0.0.1"
 _SILENCE_SECONDS: Final = 120.0  # the server sends a comment every 10 seconds
+_READY_SECONDS: Final = 600.0  # a package on a slow card is read once before the server is ready
+_POLL_PATIENCE: Final = 10.0
 _END_SECONDS: Final = 60.0
 _POLL_SECONDS: Final = 0.05
 _LAST_LINES: Final = 4
@@ -118,10 +121,13 @@ class BenchServer:
         return self._process.pid
 
     def _wait_ready(self) -> None:
+        end = time.monotonic() + _READY_SECONDS
         while True:
             with suppress(OSError, HTTPException):
-                if self._ask("GET", "/readyz")[0] == 200:
+                if self._ask("GET", "/readyz", patience=_POLL_PATIENCE)[0] == 200:
                     return
+            if time.monotonic() > end:
+                raise _unexpected(f"it was not ready after {_READY_SECONDS:.0f} s{self._last_words()}")
             if self._process.poll() is not None:
                 raise self._ended("before it was ready")
             time.sleep(_POLL_SECONDS)
@@ -191,8 +197,8 @@ class BenchServer:
                 f"{len(ids)} tokens: the stream ended with {lines[-1][1][:300]!r}" if lines else "no stream"
             ) from error
 
-    def _ask(self, method: str, path: str) -> tuple[int, Any]:
-        connection = HTTPConnection(_HOST, self.port, timeout=_SILENCE_SECONDS)
+    def _ask(self, method: str, path: str, *, patience: float = _SILENCE_SECONDS) -> tuple[int, Any]:
+        connection = HTTPConnection(_HOST, self.port, timeout=patience)
         try:
             connection.request(method, path)
             answer = connection.getresponse()
@@ -207,11 +213,14 @@ class BenchServer:
     def _ended(self, when: str) -> MindnanoError:
         """The error for a server that is gone: of its own class, with its last words."""
         code = self._process.wait()
-        said = self._log.read_text(encoding="utf-8", errors="replace").splitlines()
         what = f"ended with {code}" if code >= 0 else f"was killed by signal {-code}"
-        last = " | ".join(line.strip() for line in said[-_LAST_LINES:])
         kind = _CLASSES.get(code, EngineCrash)
-        return kind("bench-server-ended", f"the server {what} {when}", hint=f"Its last lines: {last}" if last else "")
+        return kind("bench-server-ended", f"the server {what} {when}", hint=self._last_words().removeprefix("; "))
+
+    def _last_words(self) -> str:
+        said = self._log.read_text(encoding="utf-8", errors="replace").splitlines()
+        last = " | ".join(printable(line.strip()) for line in said[-_LAST_LINES:])
+        return f"; its last lines: {last}" if last else ""
 
 
 def child_environment(home: Path) -> dict[str, str]:

@@ -10,6 +10,8 @@ from typing import Final
 
 from launcher.errors import UsageError
 
+_LAST_SECOND: Final = 253402300799
+"""Of the year 9999; the formats have no later one."""
 ROOT: Final = Path(__file__).parents[2]
 EPOCH: Final = "SOURCE_DATE_EPOCH"
 
@@ -28,19 +30,30 @@ def read_checkout(environ: Mapping[str, str], folder: Path = ROOT) -> Checkout:
     Raises:
         UsageError: SOURCE_DATE_EPOCH is no number of seconds.
     """
-    commit = _git(folder, "rev-parse", "HEAD")
-    changed = _git(folder, "status", "--porcelain", "--untracked-files=no")
     given = environ.get(EPOCH, "")
-    date = given or _git(folder, "show", "-s", "--format=%ct", "HEAD")
-    if given and not (given.isascii() and given.isdigit() and len(given) <= 12):
-        raise UsageError("epoch-invalid", f"{EPOCH} is {given!r}, expected seconds since 1970")
-    return Checkout(commit=None if changed != "" else commit or None, epoch=int(date) if date else None)
+    if given and not (given.isascii() and given.isdigit() and len(given) <= 12 and int(given) <= _LAST_SECOND):
+        raise UsageError(
+            "epoch-invalid",
+            f"{EPOCH} is {given!r}, expected seconds since 1970, at most {_LAST_SECOND}",
+            hint=f"Set it to what `date +%s` prints, or unset {EPOCH}.",
+        )
+    commit = date = None
+    # A copy of the source inside somebody else's repository must not take that one's commit for its own.
+    if _git(folder, environ, "rev-parse", "--show-toplevel") == str(folder.resolve()):
+        changed = _git(folder, environ, "status", "--porcelain", "--untracked-files=no")
+        commit = _git(folder, environ, "rev-parse", "HEAD") if changed == "" else None
+        date = _git(folder, environ, "show", "-s", "--no-show-signature", "--format=%ct", "HEAD")
+    date = given or date
+    return Checkout(commit=commit or None, epoch=int(date) if date else None)
 
 
-def _git(folder: Path, *words: str) -> str | None:
+def _git(folder: Path, environ: Mapping[str, str], *words: str) -> str | None:
     """What Git prints, without blanks around it; None where this is no checkout, or there is no Git."""
+    # Git's own variables, as a hook has them, may name another repository than that of the folder.
+    kept = {name: value for name, value in environ.items() if not name.startswith("GIT_")}
+    command = ["git", "-C", str(folder), *words]
     try:
-        result = subprocess.run(["git", "-C", str(folder), *words], capture_output=True, text=True, check=False)
+        result = subprocess.run(command, env=kept, capture_output=True, text=True, errors="replace", check=False)
     except OSError:
         return None
     return result.stdout.strip() if result.returncode == 0 else None

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from launcher.errors import MindnanoError, UsageError
+from launcher.errors import MindnanoError, TrustError, UsageError
 
 if TYPE_CHECKING:
     from launcher.integrity.signature import PublicKey
@@ -155,6 +155,9 @@ def _public_keys(files: list[Path] | None) -> tuple[PublicKey, ...]:
         return read_publisher().keys
     keys = []
     for file in files:
-        lines = (read_capped(file, _MAX_BYTES) or b"").decode(errors="replace").split("\n")
+        data = read_capped(file, _MAX_BYTES)
+        if data is None:
+            raise TrustError("public-key-missing", f"there is no file {file}", hint="Give the .pub file of minisign.")
+        lines = data.decode(errors="replace").split("\n")
         keys.append(parse_public_key(lines[1].strip() if len(lines) > 1 else "", KeyUse.RELEASE))
     return tuple(keys)

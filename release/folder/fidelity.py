@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +12,8 @@ from typing import Any, Final
 from launcher.errors import PackageError
 from launcher.integrity.model_info import Evaluation
 from launcher.integrity.release_files import read_capped
+from launcher.integrity.strict_json import MAX_COUNT
+from release.checkpoint.json_text import parse_json
 from release.fidelity.report import AGAINST_REFERENCE, SCHEMA, VERSION, markdown
 from release.package.facts import PackageFacts, checkpoint_sha256
 
@@ -58,6 +60,8 @@ def read_reports(paths: Sequence[Path], package: PackageFacts, sha256: str) -> t
     for path in paths:
         try:
             data, document = _document(path)
+            if path.name in digests:
+                raise ValueError("has the name of another report; the release tells them apart by their names")
             digests[path.name] = hashlib.sha256(data).hexdigest()
             evaluations.append(_evaluation(document, _entry(document, package, sha256)))
             texts.append(markdown(document))
@@ -78,8 +82,8 @@ def _document(path: Path) -> tuple[bytes, dict[str, Any]]:
     if data is None:
         raise ValueError("does not exist")
     try:
-        document = json.loads(data)
-    except (ValueError, RecursionError) as error:
+        document = parse_json(data)
+    except ValueError as error:
         raise ValueError(f"is not JSON: {error}") from error
     if not isinstance(document, dict) or document.get("schema") != SCHEMA:
         raise ValueError("is no report of mindnano fidelity --json")
@@ -121,9 +125,20 @@ def _evaluation(document: Mapping[str, Any], entry: Mapping[str, Any]) -> Evalua
     text, reference = document["text"], document["reference"]
     digests = [str(file["sha256"]) for file in text["files"]]
     joined = hashlib.sha256("".join(f"{digest}\n" for digest in digests).encode()).hexdigest()
+    positions, metrics = text["positions"], {name: float(found[name]) for name in _METRICS}
+    if type(positions) is not int or not 1 <= positions <= MAX_COUNT:
+        raise ValueError(f"counts {positions!r:.40} positions, expected a whole number from 1 on")
+    wrong = next((name for name, value in metrics.items() if not math.isfinite(value)), None)
+    if wrong is not None:
+        raise ValueError(f"has {metrics[wrong]} as {wrong}, expected a finite number")
+    recipes = [each["recipe"] for each in (reference, *document["packages"])]
+    caches = [each["kv_cache"] for each in document["comparisons"]]
+    shown = [reference["name"], text["counted"], *recipes, *caches]
+    if not all(isinstance(each, str) and each.isprintable() for each in shown):
+        raise ValueError("has a name that is no line of text")
     return Evaluation(
         reference=f"{reference['name']} {reference['recipe']}, f32 cache, SHA-256 {reference['sha256']}",
         text_sha256=digests[0] if len(digests) == 1 else joined,
-        positions=int(text["positions"]),
-        metrics={name: float(found[name]) for name in _METRICS},
+        positions=positions,
+        metrics=metrics,
     )

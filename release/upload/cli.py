@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from release.arguments import label
+
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The options of the command."""
@@ -16,7 +18,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", type=Path, metavar="DIR", help="release folder, as mindnano finalize made it")
     parser.add_argument("--repo", required=True, metavar="ORG/NAME", help="model repository")
     parser.add_argument("--branch", default="main", metavar="NAME", help="branch of it (default: %(default)s)")
-    parser.add_argument("--message", metavar="TEXT", help="of the commit (default: model and version of the release)")
+    parser.add_argument(
+        "--message", type=label, metavar="TEXT", help="of the commit (default: model and version of the release)"
+    )
     parser.add_argument("--delete", action="store_true", help="also delete what the release does not have")
     parser.add_argument("--create", action="store_true", help="make the repository where it is not there")
     parser.add_argument("--private", action="store_true", help="with --create: only its owners see it")

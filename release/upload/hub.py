@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -41,11 +42,23 @@ def open_hub(environ: Mapping[str, str]) -> Hub:
             hint="Install it: pip install 'mindnano-infer[publish]'",
         ) from error
     endpoint = environ.get("HF_ENDPOINT", "").strip().rstrip("/") or DEFAULT_ENDPOINT
-    if not endpoint.startswith(("https://", "http://")):
-        raise UsageError("endpoint-invalid", f"HF_ENDPOINT is {endpoint!r}, expected an address", hint=DEFAULT_ENDPOINT)
+    if not endpoint.startswith(("https://", "http://")) or "@" in endpoint or not endpoint.isprintable():
+        raise UsageError(
+            "endpoint-invalid",
+            "HF_ENDPOINT is no address, or holds more than one: a login belongs into HF_TOKEN",
+            hint=f"Set it to one such as {DEFAULT_ENDPOINT}, or unset it.",
+        )
+    token = huggingface_hub.get_token()
+    if token is not None and not re.fullmatch(r"[!-~]+", token):
+        # Libraries would show it, as something that cannot be sent.
+        raise UsageError(
+            "token-invalid",
+            "the token of HF_TOKEN, or the one that was saved, has characters that no token has",
+            hint="Copy it again from the hub's settings, as one word of letters and digits.",
+        )
     if not sys.stderr.isatty():
         import_module("huggingface_hub.utils").disable_progress_bars()  # the module declares no exports
-    return Hub(endpoint, huggingface_hub.get_token())
+    return Hub(endpoint, token)
 
 
 class Hub:
@@ -79,12 +92,13 @@ class Hub:
 
         with self._errors(f"look at {repository}"):
             try:
-                return str(self._api.repo_info(repository, revision=branch).sha)
+                found = self._api.repo_info(repository, revision=branch).sha
             except RepositoryNotFoundError as error:
                 # The hub also answers 401 so, which with a token means that the token is not valid.
                 if error.response.status_code == 401 and self._token is not None:
                     raise
                 return None
+        return _commit(found, f"look at {repository}")
 
     def files(self, repository: str, commit: str) -> dict[str, RemoteFile]:
         """Everything in a commit, by path."""
@@ -141,7 +155,7 @@ class Hub:
                 if _status(error) in _MOVED:
                     return None
                 raise
-        return str(done.oid)
+        return _commit(done.oid, f"see what became of {repository}")
 
     @contextmanager
     def _errors(self, what: str) -> Iterator[None]:
@@ -185,6 +199,16 @@ class Hub:
             f"cannot {what}: {said}",
             hint="Check the network and HF_ENDPOINT. Run it without --yes to see where the repository is.",
         )
+
+
+def _commit(found: object, what: str) -> str:
+    if not isinstance(found, str) or not re.fullmatch(r"[0-9a-f]{40}", found):
+        raise NetworkError(
+            "publish-answer",
+            f"cannot {what}: the hub names the commit {found!r:.80}, expected 40 hexadecimal digits",
+            hint="Check HF_ENDPOINT. Run it without --yes to see where the repository is.",
+        )
+    return found
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

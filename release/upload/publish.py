@@ -15,6 +15,7 @@ from typing import Any, Final
 from launcher.errors import NetworkError, PackageError, UsageError
 from launcher.integrity import checksums
 from launcher.integrity.manifest import FILE_NAME as MANIFEST
+from launcher.integrity.release_files import printable
 from launcher.integrity.signature import SUFFIX
 from launcher.progress import format_bytes
 from release.upload.hub import Hub, RemoteFile, open_hub
@@ -22,6 +23,7 @@ from release.upload.hub import Hub, RemoteFile, open_hub
 SCHEMA: Final = "mindnano.publish"
 VERSION: Final = 1
 _REPOSITORY: Final = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
+_BRANCH: Final = re.compile(r"[A-Za-z0-9][\w./-]{0,199}", re.ASCII)
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 # What the hub stores beside git, as its documentation has it.
 _LARGE: Final = 10_000_000
@@ -112,8 +114,8 @@ class Commit:
                 f"{word:<7} {format_bytes(file.size):>9}  {file.storage:<7}  {file.sha256}  {file.path}"
                 for file in files
             ]
-        lines += [f"delete  {path}" for path in self.deleted]
-        lines += [f"leave   {path} (not of this release; --delete would delete it)" for path in self.left]
+        lines += [f"delete  {printable(path)}" for path in self.deleted]
+        lines += [f"leave   {printable(path)} (not of this release; --delete would delete it)" for path in self.left]
         sent = sum(file.size for file in (*self.added, *self.changed))
         lines += ["", f"{format_bytes(sent)} to send"]
         if self.made is not None:
@@ -136,6 +138,11 @@ def publish(options: PublishOptions) -> Commit:
     """
     if not _REPOSITORY.fullmatch(options.repository):
         raise UsageError("publish-options", f"--repo is {options.repository!r}, expected ORG/NAME")
+    if not _BRANCH.fullmatch(options.branch):
+        raise UsageError("publish-options", f"--branch is {options.branch!r}, expected a name such as main")
+    if options.private and not options.create:
+        hint = "A repository that is there keeps its visibility; change that on its page."
+        raise UsageError("publish-options", "--private needs --create", hint=hint)
     if options.parent is not None and not _COMMIT.fullmatch(options.parent):
         raise UsageError("publish-options", f"--parent is {options.parent!r}, expected 40 hexadecimal digits")
     require_verified(options.folder)

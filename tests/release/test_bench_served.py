@@ -21,6 +21,7 @@ from launcher.system import SystemView
 from release import cli
 from release.bench import machine as bench_machine
 from release.bench import served as module
+from release.bench import server as server_module
 from release.bench.machine import Resident, Sampler, describe_machine, read_sensors
 from release.bench.report import Row, ServedReport
 from release.bench.served import INPUTS, ServedOptions, bench_served
@@ -159,6 +160,48 @@ def test_a_program_that_is_none_is_told(demo: Path, tmp_path: Path) -> None:
     (tmp_path / "text").write_text("no program")
     with pytest.raises(UsageError, match="cannot start"):
         bench_served(ServedOptions(package=demo, inputs=(8,), program=tmp_path / "text"))
+
+
+@pytest.mark.parametrize("word", ["--port", "--port=1", "--host", "--model", "--tls-cert", "--api-key", "--demo"])
+def test_what_the_benchmark_decides_is_no_option_of_the_server(demo: Path, word: str) -> None:
+    """It would wait for ever for a server that listens elsewhere, or measure another model than it says."""
+    with pytest.raises(UsageError, match="decides itself") as caught:
+        bench_served(ServedOptions(package=demo, inputs=(8,), server_options=("--threads", "1", word, "1")))
+    assert word.partition("=")[0] in caught.value.message
+
+
+def test_a_server_that_never_is_ready_is_not_waited_for_for_ever(
+    demo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = _program(
+        tmp_path,
+        "import time; print('still reading \x1b[2J', flush=True); time.sleep(0 if '--json' in sys.argv else 600)",
+    )
+    monkeypatch.setattr(server_module, "_READY_SECONDS", 1.0)
+    with pytest.raises(InternalError, match="not ready after 1 s") as caught:
+        bench_served(ServedOptions(package=demo, inputs=(8,), program=program))
+    assert "still reading \\x1b[2J" in caught.value.message
+    assert _children(str(program)) == []
+
+
+def test_a_missing_program_is_a_wrong_word(demo: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="there is no file") as caught:
+        bench_served(ServedOptions(package=demo, inputs=(8,), program=tmp_path / "none"))
+    assert caught.value.exit_code == 2
+
+
+def test_results_that_cannot_be_written_are_shown(
+    demo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(_report: object, _files: object) -> None:
+        raise ResourceError("output-unwritable", "cannot write x.json: No space left on device")
+
+    monkeypatch.setattr(module, "write_results", full)
+    monkeypatch.setattr(module, "_WARM_TOKENS", 8)
+    options = ServedOptions(package=demo, inputs=(8,), output_tokens=3, repeat=1, output=tmp_path / "x")
+    with pytest.raises(ResourceError, match="No space left"):
+        bench_served(options)
+    assert "| 8 | " in capsys.readouterr().err
 
 
 def test_a_crash_in_the_middle_keeps_what_was_measured_and_unlocks(

@@ -113,6 +113,7 @@ def test_two_runs_give_the_same_bytes(released: Path, program: Path, tmp_path: P
         os.umask(before)
     assert files_of(again) == files_of(released)
     assert (again / "MANIFEST.json").stat().st_mode & 0o777 == 0o644
+    assert [(again / name).stat().st_mode & 0o777 for name in (".", "notices")] == [0o755, 0o755]
 
 
 def test_documents_fit_their_schemas(released: Path) -> None:
@@ -341,6 +342,50 @@ def test_the_commit_counts_only_where_nothing_differs_from_it(tmp_path: Path) ->
     assert read_checkout({}, tmp_path) == Checkout(commit=None, epoch=1_700_000_000)
     with pytest.raises(MindnanoError, match="soon"):
         read_checkout({"SOURCE_DATE_EPOCH": "soon"}, tmp_path)
+
+
+def test_the_commit_is_that_of_this_source(tmp_path: Path) -> None:
+    """Neither that of a repository around a copy of the source, nor of one that Git's variables name, as in a hook."""
+    own, other = tmp_path / "own", tmp_path / "other"
+    for folder in (own, other):
+        folder.mkdir()
+        git(folder, "init", "-q")
+        (folder / "file").write_text(folder.name)
+        git(folder, "add", "file")
+        git(folder, "commit", "-q", "-m", folder.name)
+    copied = other / "copy"
+    copied.mkdir()
+    assert read_checkout({}, copied) == Checkout(commit=None, epoch=None)
+    hook = {**os.environ, "GIT_DIR": str(other / ".git"), "GIT_WORK_TREE": str(other)}
+    assert read_checkout(hook, own).commit == git(own, "rev-parse", "HEAD")
+    link = tmp_path / "link"
+    link.symlink_to(own)
+    assert read_checkout({}, link).commit == git(own, "rev-parse", "HEAD")
+
+
+def test_settings_of_git_do_not_matter(tmp_path: Path) -> None:
+    git(tmp_path, "init", "-q")
+    (tmp_path / "file").write_text("1")
+    git(tmp_path, "add", "file")
+    git(tmp_path, "commit", "-q", "-m", "one")
+    for name, value in (("log.showSignature", "true"), ("status.branch", "true"), ("status.showStash", "true")):
+        git(tmp_path, "config", name, value)
+    expected = Checkout(commit=git(tmp_path, "rev-parse", "HEAD"), epoch=1_700_000_000)
+    assert read_checkout({"LANG": "de_DE.UTF-8"}, tmp_path) == expected
+
+
+@pytest.mark.parametrize("given", ["253402300800", "999999999999", "-1", "1e9", "٣"])
+def test_a_time_that_no_format_has_is_refused(given: str, tmp_path: Path) -> None:
+    with pytest.raises(MindnanoError) as caught:
+        read_checkout({"SOURCE_DATE_EPOCH": given}, tmp_path)
+    assert caught.value.exit_code == 2
+    assert caught.value.hint
+
+
+def test_the_last_second_can_be_written(program: Path, tmp_path: Path) -> None:
+    checkout = read_checkout({"SOURCE_DATE_EPOCH": "253402300799"}, tmp_path)
+    folder = make_release(tmp_path / "out", program, require_demo(), checkout=checkout)
+    assert "9999-12-31T23:59:59Z" in text(folder / "bom.cdx.json")
 
 
 def test_a_package_by_another_name_keeps_the_models_name(program: Path, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import huggingface_hub
@@ -251,7 +252,15 @@ def test_a_card_that_the_hub_refuses_is_told(hub: FakeHub, release: Path) -> Non
 
 @pytest.mark.parametrize(
     "changes",
-    [{"repository": "tiny"}, {"repository": "a/b/c"}, {"repository": "../x"}, {"parent": "main"}],
+    [
+        {"repository": "tiny"},
+        {"repository": "a/b/c"},
+        {"repository": "../x"},
+        {"parent": "main"},
+        {"branch": ""},
+        {"branch": "a b"},
+        {"branch": "-x"},
+    ],
 )
 def test_malformed_names_are_refused(release: Path, changes: dict[str, str]) -> None:
     with pytest.raises(UsageError):
@@ -289,3 +298,58 @@ def test_a_process_of_its_own_publishes(hub: FakeHub, release: Path) -> None:
     assert done.stdout.splitlines()[-1] == f"committed as {repository.head}"
     assert "\r" not in done.stderr
     assert TOKEN not in done.stdout + done.stderr
+
+
+def test_private_without_create_is_refused(hub: FakeHub, release: Path) -> None:
+    """A public repository would stay public, and whoever said private would not know."""
+    hub.make(REPO)
+    with pytest.raises(UsageError, match="--private needs --create"):
+        publish(_options(release, private=True, confirmed=True))
+    assert hub.requests == []
+
+
+@pytest.mark.parametrize("token", ["hf_secret\x01secret", "hf_secret secret", "hf_sécret", "hf_secret\nX-Evil: 1"])
+@pytest.mark.parametrize("confirmed", [False, True])
+def test_a_token_that_cannot_be_sent_is_not_shown(
+    hub: FakeHub, release: Path, monkeypatch: pytest.MonkeyPatch, token: str, confirmed: bool
+) -> None:
+    hub.make(REPO)
+    monkeypatch.setenv("HF_TOKEN", token)
+    with pytest.raises(UsageError) as caught:
+        publish(_options(release, confirmed=confirmed))
+    assert caught.value.slug == "token-invalid"
+    assert "cret" not in repr((caught.value.message, caught.value.hint)).replace("secret key", "")
+    assert hub.requests == []
+
+
+@pytest.mark.parametrize("endpoint", ["https://me:hf_secret@hub.example", "hf_secret", "https://hub\x1b[2J"])
+def test_an_endpoint_with_a_login_is_refused_and_not_shown(
+    release: Path, hub: FakeHub, monkeypatch: pytest.MonkeyPatch, endpoint: str
+) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", endpoint)
+    with pytest.raises(UsageError) as caught:
+        publish(_options(release))
+    assert caught.value.slug == "endpoint-invalid"
+    assert "secret" not in caught.value.message + caught.value.hint
+    assert "\x1b" not in caught.value.message + caught.value.hint
+
+
+@pytest.mark.parametrize("found", [None, "main", "A" * 40, 5])
+def test_a_hub_that_names_no_commit_is_not_believed(
+    hub: FakeHub, release: Path, monkeypatch: pytest.MonkeyPatch, found: object
+) -> None:
+    repository = hub.make(REPO)
+    monkeypatch.setattr(huggingface_hub.HfApi, "repo_info", lambda *_words, **_options: SimpleNamespace(sha=found))
+    with pytest.raises(NetworkError) as caught:
+        publish(_options(release, confirmed=True))
+    assert (caught.value.slug, caught.value.exit_code) == ("publish-answer", 6)
+    assert len(repository.commits) == 1
+
+
+def test_names_out_of_the_hub_do_not_move_the_cursor(hub: FakeHub, release: Path) -> None:
+    repository = hub.make(REPO)
+    repository.add("old", {**repository.files, "x\x1b[2J": Stored(b"x", True)})
+    for delete in (False, True):
+        shown = publish(_options(release, delete=delete)).to_text()
+        assert "x\\x1b[2J" in shown
+        assert "\x1b" not in shown

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -91,6 +92,13 @@ def report_with(**changes: Any) -> dict[str, Any]:
         ({"text": {}}, "cannot be read"),
         ({"reference": []}, "cannot be read"),
         ({"comparisons__0__kl": "much"}, ""),
+        ({"comparisons__0__kl": math.nan}, "expected a finite number"),
+        ({"text__positions": 10**400}, "positions"),
+        ({"text__positions": -4}, "positions"),
+        ({"text__positions": True}, "positions"),
+        ({"text__counted": "all\n# Free money"}, "no line of text"),
+        ({"comparisons__1__kv_cache": "a\x1b[2J"}, "no line of text"),
+        ({"reference__name": "\ud800"}, "is not JSON"),
         ({"comparisons__0__nll": 10**400}, "cannot be read"),
     ],
 )
@@ -124,3 +132,15 @@ def test_a_release_is_made_of_a_report_of_another_package(tmp_path: Path) -> Non
     assert caught.value.slug == "release-incomplete"
     assert "measure this package" in caught.value.message
     assert not (tmp_path / "out").exists()
+
+
+def test_two_reports_of_one_name_are_told_apart(demo: tuple[PackageFacts, str], tmp_path: Path) -> None:
+    """Provenance lists reports by name: of two, one would not be in it."""
+    paths = [tmp_path / folder / "report.json" for folder in ("a", "b")]
+    for path in paths:
+        path.parent.mkdir()
+        path.write_bytes(DEMO_REPORTS[0].read_bytes())
+    measured, gaps = read_reports(paths, *demo)
+    assert measured is None
+    assert len(gaps) == 1
+    assert "name of another report" in gaps[0]
