@@ -87,9 +87,16 @@ def test_all_fields_of_openai_that_ask_for_nothing_else_are_taken() -> None:
         "audio",
         "function_call",
         "functions",
+        "grammar",
+        "guided_choice",
+        "guided_grammar",
+        "guided_json",
+        "guided_regex",
+        "json_schema",
         "max_thinking_tokens",
         "moderation",
         "prediction",
+        "structured_outputs",
         "web_search_options",
     ],
 )
@@ -379,6 +386,8 @@ def test_completions_refuse_what_they_cannot_do() -> None:
         return refused({"prompt": "x"} | fields, decode_completion)
 
     assert complete(suffix="y").param == "suffix"
+    assert complete(guided_json={}).param == "guided_json"
+    assert complete(grammar="root ::= x").slug == "unsupported_parameter"
     assert complete(best_of=2).param == "best_of"
     assert complete(best_of=3, n=2).param == "best_of"
     assert complete(logprobs=6).param == "logprobs"

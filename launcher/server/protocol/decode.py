@@ -27,7 +27,12 @@ from launcher.server.protocol.requests import (
 
 T = TypeVar("T")
 
+_GUIDES: Final = (
+    *("grammar", "json_schema", "structured_outputs"),
+    *("guided_json", "guided_regex", "guided_choice", "guided_grammar"),
+)
 _REFUSED: Final[Mapping[str, str]] = {
+    **dict.fromkeys(_GUIDES, "a chat follows a JSON schema by response_format"),
     "audio": "this model reads and writes text only",
     "modalities": 'this model reads and writes text only, so modalities can only be ["text"]',
     "functions": "it is out of use; use tools",

@@ -172,6 +172,14 @@ class Common(Sampled, frozen=True, kw_only=True):
     max_tokens: Annotated[int, Meta(ge=1)] | None = None
     metadata: Metadata | None = None
     store: Literal[False] | None = None
+    # Other servers' fields for replies that follow a grammar. Refused by name: without it the reply is another one.
+    grammar: Literal[""] | None = None
+    json_schema: None = None
+    structured_outputs: None = None
+    guided_json: None = None
+    guided_regex: None = None
+    guided_choice: None = None
+    guided_grammar: None = None
 
     @property
     def include_usage(self) -> bool:
