@@ -8,13 +8,12 @@ from typing import Final
 from launcher.errors import InternalError, MindnanoError, ResourceError, UsageError
 
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_NAMES: Final = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENOENT, errno.EINVAL)
-_REFUSED: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
+_NAMES: Final = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EISDIR)
 _SCARCE: Final = (errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE)
 
 
 def system_error(error: OSError) -> MindnanoError:
-    """The error with the file that it is about: 5 for what ran out, 2 for a name or a permission, else 1."""
+    """The error with the file that it is about: 5 for what ran out, 2 for a name that cannot be, else 1."""
     place = f" ({error.filename})" if error.filename is not None else ""
     reason = f"{error.strerror or error}{place}"
     if error.errno in _FULL:
@@ -23,6 +22,4 @@ def system_error(error: OSError) -> MindnanoError:
         return ResourceError("system-scarce", reason, hint="Close other programs, then run it again.")
     if error.errno in _NAMES and error.filename is not None:
         return UsageError("system-name", reason, hint="Check the name, or give another one.")
-    if error.errno in _REFUSED:
-        return UsageError("system-refused", reason, hint="Check permissions, or give another place.")
     return InternalError("system-error", reason, hint="Check that the file is what the command expects.")

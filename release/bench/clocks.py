@@ -24,6 +24,9 @@ from launcher.system import SystemView
 CPU_POLICIES: Final = "/sys/devices/system/cpu/cpufreq"
 DEVFREQ: Final = "/sys/class/devfreq"
 _PERFORMANCE: Final = "performance"
+_USERSPACE: Final = "userspace"
+_SPEEDS: Final = {"scaling_": "scaling_setspeed", "": "userspace/set_freq"}
+"""The clock that somebody has chosen under that governor, by the prefix of the other files' names."""
 _HINT: Final = "Run it with sudo on the board itself, not in a container, or leave out --pin-clocks."
 
 
@@ -83,6 +86,10 @@ def plan(system: SystemView) -> tuple[Setting, ...]:
 def _settings(system: SystemView, folder: str, most: int, prefix: str, governors: str) -> list[Setting]:
     found = [Setting(path=f"{folder}/{prefix}max_freq", value=str(most))]
     if _PERFORMANCE in (system.line(f"{folder}/{governors}") or "").split():
+        speed = f"{folder}/{_SPEEDS[prefix]}"
+        if system.line(f"{folder}/{prefix}governor") == _USERSPACE and system.number(speed) is not None:
+            # The kernel forgets it with the governor. Undone in reverse, it is written after that has come back.
+            found.append(Setting(path=speed, value=str(most)))
         found.append(Setting(path=f"{folder}/{prefix}governor", value=_PERFORMANCE))
     found.append(Setting(path=f"{folder}/{prefix}min_freq", value=str(most)))
     return found

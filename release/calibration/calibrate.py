@@ -17,7 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from launcher.engine import Package
-from launcher.errors import PackageError
+from launcher.engine_types import Dtype
+from launcher.errors import PackageError, UsageError
 from launcher.progress import Progress
 from release.calibration.activations import ActivationRun, Record, Weights
 from release.checkpoint.tensors import GROUP_MTP
@@ -28,6 +29,7 @@ CALIBRATION_TEXT: Final = Path(__file__).with_name("texts.jsonl")
 """A small set of our own, in English and Chinese."""
 
 _PRIOR = 16
+_INTEGERS: Final = (Dtype.Q8X8, Dtype.Q4X8)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,12 +48,19 @@ def calibrate(options: CalibrateOptions) -> Path:
     """Writes the file and returns its path.
 
     Raises:
-        UsageError: the output exists, or a text cannot be read.
+        UsageError: the output exists, a text cannot be read, or the package's weights are integers.
         PackageError: the package is damaged, or the model gives values that are not finite.
         ResourceError: the output cannot be written.
     """
     check_output_file(options.output, force=options.force)
     with Package(options.package) as package:
+        integer = next((tensor for tensor in package.tensors() if tensor.dtype in _INTEGERS), None)
+        if integer is not None:
+            raise UsageError(
+                "calibration-quantised",
+                f"{options.package} is rounded already: {integer.name} is {integer.dtype.name}",
+                hint="Give a package of --recipe bf16 or f32.",
+            )
         files = [read_text(path, package) for path in options.texts]
         documents = [document for file in files for document in file.documents]
         ids = [list(window.ids) for window in windows(documents, package.tokenize, options.context)]

@@ -136,3 +136,12 @@ def test_the_set_of_our_own_has_both_languages() -> None:
     chinese = [text for text in texts if any("\u4e00" <= character <= "\u9fff" for character in text)]
     assert len(set(texts)) == len(texts) >= 30
     assert abs(2 * len(chinese) - len(texts)) <= 4
+
+
+def test_weights_that_are_rounded_already_tell_nothing(
+    micro: Path, tmp_path: Path, convert: Callable[..., Path]
+) -> None:
+    """The inputs of a rounded model are not those of the checkpoint that is to be rounded."""
+    with pytest.raises(UsageError, match="rounded already") as caught:
+        calibrated(convert(micro, "w4a8"), tmp_path)
+    assert "bf16" in caught.value.hint

@@ -117,6 +117,25 @@ def test_it_is_refused_where_nothing_may_be_written(board: Path, monkeypatch: py
     assert read_clocks(board).keys() == before.keys()
 
 
+def test_a_clock_that_somebody_chose_comes_back_after_its_governor(board: Path) -> None:
+    """The kernel forgets it with the governor `userspace`, and takes it only under that."""
+    policy, memory = board / POLICIES / "policy0", board / "sys/devices/platform/dmc"
+    (policy / "scaling_governor").write_text("userspace\n")
+    (policy / "scaling_setspeed").write_text("816000\n")
+    (board / POLICIES / "policy4" / "scaling_setspeed").write_text("<unsupported>\n")
+    (memory / "userspace").mkdir()
+    (memory / "userspace" / "set_freq").write_text("528000000\n")
+    names = [setting.path.rpartition("policy0/")[2] for setting in plan(SystemView(root=board))[:4]]
+    assert names == ["scaling_max_freq", "scaling_setspeed", "scaling_governor", "scaling_min_freq"]
+    before = read_clocks(board)
+    with pinned_clocks(board) as (_pinned, left):
+        assert (policy / "scaling_setspeed").read_text() == "1800000\n"
+        assert (memory / "userspace" / "set_freq").read_text() == "2112000000\n"
+        assert (board / POLICIES / "policy4" / "scaling_setspeed").read_text() == "<unsupported>\n"
+    assert read_clocks(board) == before
+    assert left == []
+
+
 def test_an_error_in_the_middle_lets_go(board: Path) -> None:
     before = read_clocks(board)
     with suppress(ZeroDivisionError), pinned_clocks(board):

@@ -22,6 +22,7 @@ ALLOWED = {
 }
 # What each room of release, and each module outside them, imports of the others: only what stands before it.
 ROOMS = {
+    "arguments": set(),
     "help_text": set(),
     "output": set(),
     "signals": set(),
@@ -33,14 +34,14 @@ ROOMS = {
     "package": {"checkpoint", "layouts", "output", "stages"},
     "quantization": {"checkpoint", "layouts", "output", "package", "stages"},
     "calibration": {"checkpoint", "output", "texts"},
-    "mtp": {"checkpoint", "layouts", "output", "package", "quantization"},
+    "mtp": {"arguments", "checkpoint", "layouts", "output", "package", "quantization"},
     "fidelity": {"checkpoint", "layouts", "output", "package", "quantization", "texts"},
     "bench": {"output", "package", "signals"},
-    "folder": {"fidelity", "output", "package"},
-    "upload": {"folder"},
+    "folder": {"checkpoint", "fidelity", "output", "package"},
+    "upload": {"arguments", "folder"},
     "demo": {"fidelity", "folder", "package", "quantization"},
     "cli": {
-        *("help_text", "output", "signals", "system_errors"),
+        *("arguments", "help_text", "output", "signals", "system_errors"),
         *("package", "quantization", "calibration", "mtp", "fidelity", "bench", "folder", "upload"),
     },
 }
