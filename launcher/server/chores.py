@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+from launcher.errors import Cancelled
 from launcher.server.job import shutting_down
 
 T = TypeVar("T")
@@ -39,13 +40,19 @@ class Chores:
         return future
 
     def run(self) -> None:
-        """Does everything, in the order in which it came. Raises nothing: errors go to the futures."""
+        """Does everything, in the order in which it came. Raises nothing: errors go to the futures.
+
+        What raises Cancelled gives way to something more urgent, and is the next one when this is called again.
+        """
         while self._waiting:
             work, future = self._waiting.popleft()
-            if not future.set_running_or_notify_cancel():
+            if not future.running() and not future.set_running_or_notify_cancel():
                 continue
             try:
                 future.set_result(work())
+            except Cancelled:
+                self._waiting.appendleft((work, future))
+                return
             except BaseException as error:  # nothing may end the thread that everybody waits for
                 future.set_exception(error)
 

@@ -82,6 +82,11 @@ class JobQueue:
         """How many wait for their resume."""
         return len(self._jobs) - len(self.ready) - (self.running is not None)
 
+    def is_pressed(self) -> bool:
+        """Whether the running one is to leave; may be asked by any thread, a moment's delay does no harm."""
+        job = self.running
+        return job is not None and (job.stop is not None or self.clock() >= job.expires)
+
     def all(self) -> list[Job]:
         """Every request."""
         return list(self._jobs.values())

@@ -80,6 +80,7 @@ class Scheduler:
         self._changed = threading.Condition(threading.Lock())
         self._delivery = threading.RLock()
         self._queue = JobQueue(limit=limit, clock=clock, changed=self._changed.notify_all)
+        self.is_pressed = self._queue.is_pressed
         self._chores = Chores()
         self._closing = False
         self._thread = threading.Thread(target=self._work, name="generation")
@@ -194,7 +195,8 @@ class Scheduler:
         return job is not None
 
     def perform(self, work: Callable[[], T]) -> Future[T]:
-        """Has the generation thread do something with the store, soon: between two steps of the request that runs.
+        """Has the generation thread do something with the store, soon: between two steps of the request that runs, or,
+        where it raises Cancelled because `is_pressed()`, once more when that has left.
 
         Raises:
             RequestError: 503 `shutting_down`, the thread has ended.

@@ -26,11 +26,11 @@ class SessionExchange:
 
     def lend(self, owner: str, name: str) -> Future[Loan]:
         """See `Transfers.lend`."""
-        return self._scheduler.perform(lambda: self._transfers.lend(owner, name))
+        return self._scheduler.perform(lambda: self._transfers.lend(owner, name, self._scheduler.is_pressed))
 
     def reserve(self, owner: str, name: str, size: int) -> Future[Room]:
         """See `Transfers.reserve`."""
-        return self._scheduler.perform(lambda: self._transfers.reserve(owner, name, size))
+        return self._scheduler.perform(lambda: self._transfers.reserve(owner, name, size, self._scheduler.is_pressed))
 
     def accept(self, room: Room, ids: array[int], checkpoints: Mapping[int, int]) -> Future[bool]:
         """See `Transfers.accept`."""

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 
-from launcher.errors import Cancelled, RequestError
+from launcher.errors import RequestError
 from launcher.server.session_entries import Block, Entry, Key, Live, Ram
 
 
@@ -41,11 +41,11 @@ class Room:
         """The memory, for good.
 
         Raises:
-            Cancelled: it was given back meanwhile.
+            RequestError: 499, it was given back meanwhile.
         """
         with self._ram.lock:
             if self._is_over:
-                raise Cancelled("cancelled", "nobody waits for the session any more")
+                raise RequestError("cancelled", "nobody waits for the session any more", status=499)
             self._is_over = True
             return self.block
 
@@ -70,6 +70,7 @@ class Transfers:
         export: Callable[[Live], Entry | None],
         load: Callable[[Key], Entry | None],
         holds: Callable[[Key], bool],
+        stoppable: Callable[[Callable[[], bool]], AbstractContextManager[None]],
         clock: Callable[[], float],
     ) -> None:
         """Args:
@@ -78,6 +79,7 @@ class Transfers:
         export: copies it into an entry that is in no table; None where that has no room.
         load: brings a saved conversation into memory.
         holds: whether a conversation is saved.
+        stoppable: while its context lasts, what must be saved to make room gives way when what it is given says so.
         clock: the store's.
         """
         self._ram = ram
@@ -85,6 +87,7 @@ class Transfers:
         self._export = export
         self._load = load
         self._holds = holds
+        self._stoppable = stoppable
         self._clock = clock
 
     @property
@@ -92,56 +95,58 @@ class Transfers:
         """Bytes that one conversation can have at most."""
         return self._ram.budget
 
-    def lend(self, owner: str, name: str) -> Loan:
+    def lend(self, owner: str, name: str, is_stopped: Callable[[], bool] = lambda: False) -> Loan:
         """A conversation as it is now.
 
         Raises:
+            Cancelled: `is_stopped()` while others were saved to make room; nothing has changed.
             RequestError: 404 there is none, 409 a reply is being made for it, 507 there is no room for a copy.
         """
         key = Key(owner=owner, name=name)
         live = self._idle_live(key)
-        if live is not None:
-            copy = self._export(live)
-            if copy is None:
-                raise self._no_room(live.bytes)
-            held = ExitStack()
-            held.callback(self._ram.free, copy.block)
-            return Loan(entry=copy, _held=held)
-        entry = self._ram.get(key)
-        if entry is None and self._holds(key):
-            entry = self._load(key)
+        held = ExitStack()
+        with self._stoppable(is_stopped):
+            if live is not None:
+                copy = self._export(live)
+                if copy is None:
+                    raise self._no_room(live.bytes)
+                held.callback(self._ram.free, copy.block)
+                return Loan(entry=copy, _held=held)
+            entry = self._ram.get(key)
             if entry is None and self._holds(key):
-                raise self._no_room(None)
+                entry = self._load(key)
+                if entry is None and self._holds(key):
+                    raise self._no_room(None)
         if entry is None:
             raise RequestError("session_not_found", f"there is no session {name!r}", status=404, param="id")
-        held = ExitStack()
         held.enter_context(self._ram.pin(entry))
         return Loan(entry=entry, _held=held)
 
-    def reserve(self, owner: str, name: str, size: int) -> Room:
+    def reserve(self, owner: str, name: str, size: int, is_stopped: Callable[[], bool] = lambda: False) -> Room:
         """Memory for a conversation that comes. The one that it will replace stays until then.
 
         Raises:
+            Cancelled: `is_stopped()` while others were saved to make room; nothing has changed.
             RequestError: 409 a reply is being made for the one that is to be replaced, 507 there is no room.
         """
         key = Key(owner=owner, name=name)
         self._idle_live(key)
-        held = ExitStack()
-        old = self._ram.get(key)
-        if old is not None:
-            held.enter_context(self._ram.pin(old))
-        block = self._ram.new_block(size)
-        if block is None:
-            held.close()
-            raise self._no_room(size)
-        return Room(key=key, block=block, _ram=self._ram, _held=held)
+        with ExitStack() as held:
+            old = self._ram.get(key)
+            if old is not None:
+                held.enter_context(self._ram.pin(old))
+            with self._stoppable(is_stopped):
+                block = self._ram.new_block(size)
+            if block is None:
+                raise self._no_room(size)
+            return Room(key=key, block=block, _ram=self._ram, _held=held.pop_all())
 
     def accept(self, room: Room, ids: array[int], checkpoints: Mapping[int, int]) -> bool:
         """Puts what came in the conversation's place; returns whether there was none before.
 
         Raises:
             RequestError: 409 a reply is being made for the one that is to be replaced, which stays.
-            Cancelled: the room was given back meanwhile; nothing has changed.
+            RequestError: 499 the room was given back meanwhile; nothing has changed.
         """
         key = room.key
         with self._ram.lock:

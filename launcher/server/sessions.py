@@ -70,6 +70,7 @@ class SessionStore:
             export=self._export,
             load=self._load,
             holds=lambda key: files is not None and files.holds(key),
+            stoppable=self._stoppable,
             clock=clock,
         )
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import Future
 
 import pytest
 
-from launcher.errors import RequestError
+from launcher.errors import Cancelled, RequestError
 from launcher.server.chores import Chores
 from launcher.server.events import Finished
 from tests.support.fake_generation import Bench, request
@@ -42,6 +43,30 @@ def test_what_nobody_waits_for_any_more_is_passed_over() -> None:
     future.cancel()
     chores.run()
     assert done == []
+
+
+def test_what_gives_way_is_done_when_the_reply_has_left(gated: Bench) -> None:
+    """A conversation that must be written to a slow disk keeps a reply that is cancelled no longer than one piece."""
+    listener = gated.submit(request("a", prompt="y" * 300, max_tokens=100))
+    gated.gate.wait()
+    pressed: list[bool] = []
+
+    def work() -> str:
+        while not pressed and not gated.scheduler.is_pressed():
+            time.sleep(0.001)
+        pressed.append(gated.scheduler.is_pressed())
+        if pressed[-1]:
+            raise Cancelled("cancelled", "it gives way")
+        return name()
+
+    future = gated.scheduler.perform(work)
+    after = gated.scheduler.perform(name)
+    gated.gate.open()
+    gated.scheduler.cancel("a", "")
+    assert listener.error_code() == "cancelled"
+    assert future.result(PATIENCE) == after.result(PATIENCE) == "generation"
+    assert pressed[0]
+    assert not pressed[-1]
 
 
 def test_what_comes_before_the_end_is_done_and_after_it_refused() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from launcher.errors import Cancelled, RequestError
-from launcher.server.session_transfer import Transfers
+from launcher.server.session_transfer import Loan, Room, Transfers
 from tests.support.moving_sessions import Exchange
 from tests.support.session_server import Server
 
@@ -137,6 +137,26 @@ def test_room_that_is_of_no_use_evicts_nobody() -> None:
     room.close()
 
 
+@pytest.mark.parametrize("way", ["lend", "reserve"])
+def test_what_must_be_saved_to_make_room_gives_way_to_a_reply_that_is_to_end(tmp_path: Path, way: str) -> None:
+    server = Server(tmp_path / "sessions", budget=280)
+    server.ask(IDS, name="old")
+    server.ask([7] * 40, name="live")
+    transfers, before = server.store.transfers, server.store.usage()
+
+    def move(*, is_stopped: bool) -> Loan | Room:
+        if way == "lend":
+            return transfers.lend("", "live", lambda: is_stopped)
+        return transfers.reserve("", "new", 250, lambda: is_stopped)
+
+    with pytest.raises(Cancelled):
+        move(is_stopped=True)
+    assert server.store.usage() == before
+    assert server.saved() == []
+    move(is_stopped=False).close()
+    assert len(server.saved()) == 1
+
+
 def test_the_one_that_is_to_be_replaced_is_there_until_then() -> None:
     here = Exchange(budget=300)
     here.say(IDS)
@@ -226,8 +246,7 @@ def test_room_that_was_given_back_is_not_put_in_a_conversations_place() -> None:
     here.say(IDS)
     room = here.store.transfers.reserve("", "a", 100)
     room.close()
-    with pytest.raises(Cancelled):
-        here.store.transfers.accept(room, array("i", [7, 7]), {})
+    assert refused(lambda: here.store.transfers.accept(room, array("i", [7, 7]), {})).slug == "cancelled"
     assert here.bytes == 0
     assert here.say([*IDS, 6]) == len(IDS)
     room = here.store.transfers.reserve("", "b", 100)
