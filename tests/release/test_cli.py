@@ -163,7 +163,8 @@ def test_a_script_sets_a_fresh_checkout_up_first(code: int, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("error", "code", "text"),
     [
-        (PermissionError(errno.EACCES, "Permission denied", "/some/file"), 1, "Permission denied (/some/file)"),
+        (PermissionError(errno.EACCES, "Permission denied", "/some/file"), 2, "Permission denied (/some/file)"),
+        (OSError(errno.EROFS, "Read-only file system", "/a"), 2, "Read-only file system (/a)"),
         (OSError(errno.EIO, "Input/output error"), 1, "Input/output error"),
         (OSError("no reason"), 1, "no reason"),
         (OSError(errno.EMFILE, "Too many open files"), 5, "Too many open files"),
