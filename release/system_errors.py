@@ -14,7 +14,7 @@ _SCARCE: Final = (errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE)
 
 
 def system_error(error: OSError) -> MindnanoError:
-    """The error with the file that it is about: 5 for what ran out, 2 for a name that cannot be or may not be used, else 1."""
+    """The error with its file: 5 for what ran out, 2 for a name that cannot be or may not be used, else 1."""
     place = f" ({error.filename})" if error.filename is not None else ""
     reason = f"{error.strerror or error}{place}"
     if error.errno in _FULL:
