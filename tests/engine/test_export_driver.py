@@ -1,5 +1,5 @@
-"""Exports and imports that read or write what is not theirs, that change a session before they refuse, or whose numbers end
-the process or outlive them."""
+"""Exports and imports that read or write what is not theirs, that change a session before they refuse, or whose numbers
+end the process or outlive them."""
 
 from __future__ import annotations
 
@@ -21,4 +21,4 @@ def test_exports_under_sanitizers(tmp_path: Path) -> None:
         assert refused > 10_000
         assert accepted > 20  # positions that could be others, behind a digest that fits
         assert picked + unpicked == 180
-        assert picked > 10 and unpicked > 10  # numbers that no model makes lead to a token or to an error
+        assert min(picked, unpicked) > 10  # numbers that no model makes lead to a token or to an error
