@@ -8,11 +8,22 @@ const LISTED = "1. cat\n2. dog\n3. horse\n4. cow\n5. sheep";
 const ANSWER = "#messages > li.message[data-role=assistant]";
 const headers = key ? { Authorization: `Bearer ${key}` } : {};
 
-const browser = await puppeteer.launch({
-  args: puppeteer.defaultArgs({ args: chromium.args, headless: "shell" }),
-  executablePath: await chromium.executablePath(),
-  headless: "shell",
-});
+// On a busy machine the browser sometimes ends while it starts, which says nothing of the page.
+async function launch(tries) {
+  try {
+    return await puppeteer.launch({
+      args: puppeteer.defaultArgs({ args: chromium.args, headless: "shell" }),
+      executablePath: await chromium.executablePath(),
+      headless: "shell",
+      timeout: 60_000,
+    });
+  } catch (error) {
+    if (tries === 1) throw error;
+    return launch(tries - 1);
+  }
+}
+
+const browser = await launch(3);
 
 async function queue() {
   return (await (await fetch(`${base}/props`, { headers })).json()).queue;
