@@ -13,20 +13,16 @@ from launcher.errors import RequestError
 from launcher.server import planning
 from launcher.server.grammar import CallReply, EitherReply, JsonReply
 from launcher.server.planning import (
-    detokenized,
     plan_chat,
     plan_completion,
-    prompt_text,
     request_name,
     session_name,
     text_of,
-    tokens_of,
 )
-from launcher.server.protocol.decode import decode_chat, decode_completion, decode_detokenize, decode_tokenize
+from launcher.server.protocol.decode import decode_chat, decode_completion
 from launcher.server.protocol.errors import error_body
 from launcher.server.request import GenerationRequest, Mark, MarkKind, Style, Tool
 from launcher.server.served import ServedModel
-from launcher.server.thinking import thinking_of
 from launcher.template import ChatTemplate
 from tests.support.served_model import SPECIAL, TOKEN_COUNT, AskedGrammars, ByteText, served_model
 
@@ -380,26 +376,3 @@ def test_a_completion_that_fills_the_context_names_the_prompt() -> None:
     with pytest.raises(RequestError) as caught:
         complete(served_model(context=3))
     assert (caught.value.slug, caught.value.param) == ("context_length_exceeded", "prompt")
-
-
-def test_tokens_and_texts() -> None:
-    model = served_model()
-
-    def ids(**fields: Any) -> list[int]:
-        return tokens_of(model, decode_tokenize(json.dumps(fields).encode()))
-
-    assert ids(content="a<think>") == [97, 256 + SPECIAL.index("<think>")]
-    assert ids(content="a<think>", parse_special=False) == list(b"a<think>")
-    assert ids(content="") == []
-    assert ids(messages=[USER]) == list(chat(model).prompt)
-    assert ids(messages=[USER], chat_template_kwargs={"enable_thinking": False})[-1] == 256 + SPECIAL.index("</think>")
-    assert detokenized(model, decode_detokenize(b'{"tokens":[228,189,160,255,97]}')) == "你\ufffda"
-    with pytest.raises(RequestError, match=r"tokens\[1\]"):
-        detokenized(model, decode_detokenize(json.dumps({"tokens": [1, TOKEN_COUNT]}).encode()))
-
-
-def test_the_prompt_is_told_as_text() -> None:
-    model = served_model()
-    request = decode_chat(json.dumps({"messages": [USER], "tools": [ADD]}).encode())
-    assert prompt_text(model, request) == text_of(model, chat(model, tools=[ADD]).prompt)
-    assert thinking_of(request, True)

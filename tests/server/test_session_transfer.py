@@ -23,7 +23,7 @@ def refused(call: Any) -> RequestError:
     return caught.value
 
 
-def copied(source: Exchange, target: Exchange, *, owner: str = "", name: str = "a") -> bool:
+def copied(source: Exchange, target: Exchange | Server, *, owner: str = "", name: str = "a") -> bool:
     loan = source.store.transfers.lend("", "a")
     room = target.store.transfers.reserve(owner, name, loan.entry.block.size)
     room.block.memory[:] = loan.entry.block.memory[:]
@@ -223,11 +223,7 @@ def test_numbers_that_the_engine_fails_with_are_not_met_again(tmp_path: Path) ->
     there = Exchange(padding=50)
     there.say(IDS)
     server = Server(tmp_path / "sessions")
-    loan = there.store.transfers.lend("", "a")
-    room = server.store.transfers.reserve("", "a", loan.entry.block.size)
-    room.block.memory[:] = loan.entry.block.memory[:]
-    server.store.transfers.accept(room, array("i", loan.entry.ids), {})
-    loan.close()
+    copied(there, server)
     server = server.restart()
     assert server.store.begin(owner="", name="a", ids=[*IDS, 6]).reused == 5
     server.store.discard()
@@ -267,12 +263,7 @@ def test_a_restart_does_not_make_it_trusted(tmp_path: Path) -> None:
     there = Exchange(padding=50)
     there.say(IDS)
     server = Server(tmp_path / "sessions")
-    loan = there.store.transfers.lend("", "a")
-    room = server.store.transfers.reserve("one", "a", loan.entry.block.size)
-    room.block.memory[:] = loan.entry.block.memory[:]
-    server.store.transfers.accept(room, array("i", loan.entry.ids), {})
-    loan.close()
-    room.close()
+    copied(there, server, owner="one")
     server = server.restart()
     assert server.ask([*IDS, 6], owner="one").reused == 5
     assert server.ask([*IDS, 6, 7], owner="two").reused == 0
