@@ -112,14 +112,14 @@ class SessionStore:
         self._engine.keep(kind)
 
     def end(self) -> None:
-        """The reply is over, however it ended; the state stays the conversation's."""
+        """The reply is over, however it ended; the state stays the conversation's. Without any there is none."""
         tokens, size = self._session.position, self._session.export_bytes
         with self._lock:
-            if self._live is not None:
-                self._live.used = self._clock()
-                self._live.active = False
-                self._live.tokens = tokens
-                self._live.bytes = size
+            if not tokens:
+                self._live = None
+            elif self._live is not None:
+                self._live.used, self._live.active = self._clock(), False
+                self._live.tokens, self._live.bytes = tokens, size
 
     def discard(self) -> None:
         """The engine failed; what it holds is worth nothing, nor is the file of a state that a client sent: its

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.errors import BusyError, Cancelled, UsageError
+from launcher.errors import BusyError, Cancelled, RequestError, UsageError
 from launcher.server import session_file
 from launcher.server.events import CacheSource
 from launcher.server.session_entries import Key, token_array
@@ -187,6 +187,22 @@ def test_a_session_without_room_for_a_copy_is_told_once(tmp_path: Path) -> None:
     server.now += 100
     server.store.idle()
     assert [error.slug for error in server.reports] == ["session-unsaved"]
+
+
+def test_a_request_that_ended_before_its_first_token_leaves_nothing_and_the_file_as_it_is(server: Server) -> None:
+    server.ask([1, 2, 3])
+    later = server.restart()
+    for name in ("a", "new"):
+        assert later.store.begin(owner="", name=name, ids=[7, 8]).reused == 0
+        later.store.end()
+    assert [(info.name, info.tokens, info.place) for info in later.store.listing("")] == [("a", 3, CacheSource.DISK)]
+    with pytest.raises(RequestError, match="no session 'new'"):
+        later.store.transfers.lend("", "new")
+    later.now += 3
+    assert later.store.idle() is None
+    last = later.restart()
+    assert later.reports == []
+    assert last.ask([1, 2, 3, 4]) == Begun(reused=3, source=CacheSource.DISK)
 
 
 def test_a_deleted_session_is_gone_from_disk(server: Server) -> None:
