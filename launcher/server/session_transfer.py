@@ -104,23 +104,23 @@ class Transfers:
         """
         key = Key(owner=owner, name=name)
         live = self._idle_live(key)
-        held = ExitStack()
-        with self._stoppable(is_stopped):
-            if live is not None:
-                copy = self._export(live)
-                if copy is None:
-                    raise self._no_room(live.bytes)
-                held.callback(self._ram.free, copy.block)
-                return Loan(entry=copy, _held=held)
-            entry = self._ram.get(key)
-            if entry is None and self._holds(key):
-                entry = self._load(key)
+        with ExitStack() as held:
+            with self._stoppable(is_stopped):
+                if live is not None:
+                    entry = self._export(live)
+                    if entry is None:
+                        raise self._no_room(live.bytes)
+                    held.callback(self._ram.free, entry.block)
+                    return Loan(entry=entry, _held=held.pop_all())
+                entry = self._ram.get(key)
                 if entry is None and self._holds(key):
-                    raise self._no_room(None)
-        if entry is None:
-            raise RequestError("session_not_found", f"there is no session {name!r}", status=404, param="id")
-        held.enter_context(self._ram.pin(entry))
-        return Loan(entry=entry, _held=held)
+                    entry = self._load(key)
+                    if entry is None and self._holds(key):
+                        raise self._no_room(None)
+            # Any thread may delete it until it is pinned.
+            if entry is None or not held.enter_context(self._ram.pin(entry)):
+                raise RequestError("session_not_found", f"there is no session {name!r}", status=404, param="id")
+            return Loan(entry=entry, _held=held.pop_all())
 
     def reserve(self, owner: str, name: str, size: int, is_stopped: Callable[[], bool] = lambda: False) -> Room:
         """Memory for a conversation that comes. The one that it will replace stays until then.

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from launcher.errors import Cancelled, RequestError
+from launcher.server.session_entries import Entry, Key, Ram
 from launcher.server.session_transfer import Loan, Room, Transfers
 from tests.support.moving_sessions import Exchange
 from tests.support.session_server import Server
@@ -79,6 +80,22 @@ def test_a_file_that_finds_no_room_is_told_apart_from_none(tmp_path: Path) -> No
     server = server.restart(budget=10)
     error = refused(lambda: server.store.transfers.lend("", "a"))
     assert (error.slug, error.status) == ("session_cache_full", 507)
+
+
+def test_what_is_deleted_just_before_it_is_lent_is_not_lent(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = Exchange()
+    here.say(IDS)
+    here.say([9, 9], name="b")
+    get = Ram.get
+
+    def get_and_lose(ram: Ram, key: Key) -> Entry | None:
+        entry = get(ram, key)
+        assert here.store.delete("", "a")
+        return entry
+
+    monkeypatch.setattr(Ram, "get", get_and_lose)
+    error = refused(lambda: here.store.transfers.lend("", "a"))
+    assert (error.slug, error.status, here.bytes) == ("session_not_found", 404, 0)
 
 
 def test_nobody_elses_and_no_nameless_session_is_lent() -> None:
