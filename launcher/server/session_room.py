@@ -7,7 +7,7 @@ from typing import Final
 from launcher.errors import ResourceError, UsageError
 from launcher.memory_plan import ProcessPlan
 from launcher.options.parse import Options
-from launcher.server.session_entries import Ram
+from launcher.server.session_entries import Key, Ram
 from launcher.server.session_files import SessionFiles
 
 # An export holds all of the session but what a step needs only while it lasts.
@@ -55,6 +55,11 @@ def no_room_to_save(size: int) -> ResourceError:
         f"a session cannot be saved: there is no room for a copy of its {size} bytes",
         hint="raise --session-cache-mib",
     )
+
+
+def is_due(key: Key, *, changed: bool) -> bool:
+    """Whether a conversation belongs on the disk and is not there as it is."""
+    return changed and key.name is not None
 
 
 def forget_saved(ram: Ram, files: SessionFiles | None) -> None:

@@ -25,7 +25,7 @@ from launcher.server.session_engine import EngineState, StatePort
 from launcher.server.session_entries import Entry, Key, Live, Ram, token_array
 from launcher.server.session_facts import Begun, CacheUsage, SessionInfo, listed, usage_of
 from launcher.server.session_files import Saved, SessionFiles
-from launcher.server.session_room import forget_saved, no_room_to_save
+from launcher.server.session_room import forget_saved, is_due, no_room_to_save
 from launcher.server.session_transfer import Transfers
 
 SETTLE_SECONDS: Final = 2.0
@@ -144,9 +144,9 @@ class SessionStore:
         changed: list[tuple[float, Callable[[], Saved]]] = [
             (entry.used, partial(self._save_entry, entry, wanted))
             for entry in self._ram.entries()
-            if _is_due(entry.key, changed=entry.changed)
+            if is_due(entry.key, changed=entry.changed)
         ]
-        if live is not None and not live.active and not live.deleted and _is_due(live.key, changed=live.changed):
+        if live is not None and not live.active and not live.deleted and is_due(live.key, changed=live.changed):
             changed.append((live.used, partial(self._save_live, live, wanted)))
         waits = []
         for used, save in changed:
@@ -176,10 +176,10 @@ class SessionStore:
         """Saves what changed and frees everything."""
         if self._files is not None:
             live = self._live
-            if live is not None and not live.deleted and _is_due(live.key, changed=live.changed):
+            if live is not None and not live.deleted and is_due(live.key, changed=live.changed):
                 self._save_live(live, _never)
             for entry in self._ram.entries():
-                if _is_due(entry.key, changed=entry.changed):
+                if is_due(entry.key, changed=entry.changed):
                     self._save_entry(entry, _never)
         with self._lock:
             self._live = None
@@ -309,23 +309,27 @@ class SessionStore:
         loaded = None if self._files is None else self._files.load(key, self._ram.new_block, self._ram.free)
         if loaded is None or self._files is None:
             return None
-        entry = Entry(
-            key=key,
-            ids=loaded.ids,
-            checkpoints=loaded.checkpoints,
-            block=loaded.block,
-            used=self._clock(),
-            changed=not self._files.holds(key),
-            private=loaded.private,
-        )
-        self._ram.put(entry)
+        with self._lock:
+            if not self._files.holds(key):  # deleted while it was read
+                self._ram.free(loaded.block)
+                return None
+            entry = Entry(
+                key=key,
+                ids=loaded.ids,
+                checkpoints=loaded.checkpoints,
+                block=loaded.block,
+                used=self._clock(),
+                changed=False,
+                private=loaded.private,
+            )
+            self._ram.put(entry)
         return entry
 
     # -- saving --
 
     def _is_unsaved(self, entry: Entry) -> bool:
         """Whether evicting it takes a save, or would where the disk took any."""
-        return self._files is not None and _is_due(entry.key, changed=entry.changed) and self._clock() >= self._retry
+        return self._files is not None and is_due(entry.key, changed=entry.changed) and self._clock() >= self._retry
 
     @contextmanager
     def _stoppable(self, is_stopped: Callable[[], bool]) -> Iterator[None]:
@@ -388,10 +392,6 @@ class SessionStore:
             self._ram.free(entry.block)
         live.changed = outcome in (Saved.ABANDONED, Saved.FAILED)
         return outcome
-
-
-def _is_due(key: Key, *, changed: bool) -> bool:
-    return changed and key.name is not None
 
 
 def _never() -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from launcher.server import session_file
 from launcher.server.events import CacheSource
 from launcher.server.session_entries import Key, token_array
 from launcher.server.session_facts import Begun
-from launcher.server.session_files import Saved
+from launcher.server.session_files import Loaded, Saved
 from launcher.server.sessions import RETRY_SECONDS, SETTLE_SECONDS
 from tests.support.session_server import Server
 
@@ -231,6 +232,24 @@ def test_deleting_in_the_midst_of_a_save_leaves_no_file(server: Server, monkeypa
     server.store.idle(wanted)
     assert server.saved() == []
     assert server.store.listing("") == ()
+
+
+def test_a_session_deleted_while_it_is_read_does_not_come_back(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    server.ask([1, 2, 3])
+    later = server.restart()
+    load = later.files.load
+
+    def load_and_lose(*given: Any) -> Loaded | None:
+        loaded = load(*given)
+        assert later.store.delete("", "a")
+        return loaded
+
+    monkeypatch.setattr(later.files, "load", load_and_lose)
+    with pytest.raises(RequestError, match="no session 'a'"):
+        later.store.transfers.lend("", "a")
+    assert later.store.listing("") == ()
+    assert later.store.usage().bytes == 0
+    assert later.restart().store.listing("") == ()
 
 
 def test_a_session_deleted_when_all_is_written_leaves_no_file(server: Server) -> None:
