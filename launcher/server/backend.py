@@ -89,7 +89,9 @@ class LoadedBackend:
         return Call(
             request=request,
             stream=chat.stream is True,
-            new_stream=lambda: ChatStream(model, request, include_usage=chat.include_usage),
+            new_stream=lambda: ChatStream(
+                model, request, include_usage=chat.include_usage, return_progress=chat.return_progress is True
+            ),
             new_reply=lambda: ChatReply(model, request),
             prompt_text=self._logged(request.prompt),
         )
@@ -108,7 +110,13 @@ class LoadedBackend:
         return Call(
             request=request,
             stream=asked.stream is True,
-            new_stream=lambda: CompletionStream(model, request, include_usage=asked.include_usage, echo=echo),
+            new_stream=lambda: CompletionStream(
+                model,
+                request,
+                include_usage=asked.include_usage,
+                return_progress=asked.return_progress is True,
+                echo=echo,
+            ),
             new_reply=lambda: CompletionReply(model, request, echo=echo),
             prompt_text=self._logged(request.prompt),
         )

@@ -89,10 +89,16 @@ class Queued:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """Progress through the prompt in tokens, the reused ones included."""
+    """Progress through the prompt of choice `choice` in tokens, of which the first `cached` needed no reading.
+
+    After a pause there is another such progress, through the prompt and what was written. `seconds` since it began.
+    """
 
     done: int
     total: int
+    cached: int = 0
+    seconds: float = 0.0
+    choice: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -92,6 +92,8 @@ class Run:
         self._ids: tuple[int, ...] = ()
         self._phase = Phase.READING
         self._next_reading = 0.0
+        self._reused = 0
+        self._reading_since = 0.0
         self._metrics: list[Metrics] = []
 
     @property
@@ -189,6 +191,7 @@ class Run:
         self._ids = (*request.prompt, *choice.generated)
         self._open = True
         self._phase = Phase.READING
+        self._reading_since = self._ports.clock()
         try:
             begun = self._ports.store.begin(
                 owner=request.owner, name=request.session, ids=self._ids, is_stopped=self._is_stopped
@@ -201,8 +204,8 @@ class Run:
             choice.cached = choice.prefilled = begun.reused
             choice.source = begun.source
             self._ports.totals.cached += begun.reused
-        self._next_reading = self._ports.clock() + _READING_INTERVAL
-        self._send(Reading(done=begun.reused, total=len(self._ids)))
+        self._reused = begun.reused
+        self._tell_reading(begun.reused, self._ports.clock())
 
     def _read(self) -> None:
         """Reads to the next mark or the end of a slice, whichever is nearer."""
@@ -226,9 +229,20 @@ class Run:
                 choice.prefill_seconds += now - start
         if stop in self._marks:
             ports.store.keep(self._marks[stop])
-        if now >= self._next_reading:
-            self._next_reading = now + _READING_INTERVAL
-            self._send(Reading(done=done, total=len(ids)))
+        if now >= self._next_reading or done == len(ids):
+            self._tell_reading(done, now)
+
+    def _tell_reading(self, done: int, now: float) -> None:
+        self._next_reading = now + _READING_INTERVAL
+        self._send(
+            Reading(
+                done=done,
+                total=len(self._ids),
+                cached=self._reused,
+                seconds=now - self._reading_since,
+                choice=self._choice.index,
+            )
+        )
 
     def _write(self) -> bool:
         """One more token, and the end of the choice if it is the last."""

@@ -99,7 +99,9 @@ def test_what_is_posted_is_answered_as_described(server: ServerProcess, path: st
     [
         ("/v1/chat/completions", "ChatChunk", SAY | LIKELY),
         ("/v1/chat/completions", "ChatChunk", CALLS | {"stream_options": {"include_usage": True}}),
+        ("/v1/chat/completions", "ChatChunk", SAY | {"return_progress": True}),
         ("/v1/completions", "CompletionChunk", {"prompt": "A", "max_tokens": 4, "logprobs": 2}),
+        ("/v1/completions", "CompletionChunk", {"prompt": "A", "max_tokens": 4, "return_progress": True}),
         ("/v1/responses", None, {"input": "17+25=?"}),
     ],
 )

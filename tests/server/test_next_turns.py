@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -30,6 +31,29 @@ def ask(server: ServerProcess, messages: list[dict[str, str]], **fields: Any) ->
     answer = server.ask("POST", CHAT, body)
     assert answer.status == 200, answer.body
     return answer.json()
+
+
+def progress(server: ServerProcess, messages: list[dict[str, str]]) -> list[dict[str, int]]:
+    body = {"messages": messages, "temperature": 0, "max_tokens": 3, "stream": True, "return_progress": True}
+    lines = server.ask("POST", CHAT, body).body.decode().split("\n")
+    chunks = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+    return [chunk["prompt_progress"] for chunk in chunks if "prompt_progress" in chunk]
+
+
+def test_progress_tells_what_of_the_prompt_was_there_already(server: ServerProcess) -> None:
+    messages = long_history(server, 30)
+    told = progress(server, messages)
+    total = told[0]["total"]
+    assert total >= HISTORY
+    assert (told[0]["processed"], told[0]["cache"]) == (0, 0)
+    assert all(each["total"] == total and each["cache"] == 0 for each in told)
+    for key in ("processed", "time_ms"):
+        assert [each[key] for each in told] == sorted(each[key] for each in told)
+    assert told[-1]["processed"] == total
+    again = progress(server, messages)
+    cached = again[0]["cache"]
+    assert total - 10 < cached < total
+    assert [(each["cache"], each["processed"]) for each in again] == [(cached, cached), (cached, total)]
 
 
 @pytest.mark.parametrize("thinking", [False, True])

@@ -122,6 +122,37 @@ def chat_document(given: Iterable[Event], **fields: Any) -> dict[str, Any]:
     return found
 
 
+def test_progress_comes_in_chunks_of_its_own_where_it_is_asked_for() -> None:
+    given = [
+        Reading(done=4, total=10, cached=4),
+        Reading(done=10, total=10, cached=4, seconds=0.0125),
+        *events(PLAIN)[3:],
+    ]
+    expected = [
+        {"total": 10, "cache": 4, "processed": 4, "time_ms": 0},
+        {"total": 10, "cache": 4, "processed": 10, "time_ms": 12},
+    ]
+    model, asked = served_model(), request()
+    plain: ChatStream | CompletionStream
+    for plain, telling, shape in (
+        (ChatStream(model, asked), ChatStream(model, asked, return_progress=True), shapes.ChatChunk),
+        (CompletionStream(model, asked), CompletionStream(model, asked, return_progress=True), shapes.CompletionChunk),
+    ):
+        chunks = streamed(telling, given)
+        for chunk in chunks:
+            msgspec.convert(chunk, shape)
+        told = [chunk for chunk in chunks if "prompt_progress" in chunk]
+        assert [chunk["prompt_progress"] for chunk in told] == expected
+        for chunk in told:
+            (choice,) = chunk["choices"]  # clients look at the first one of every chunk
+            assert not choice.get("delta")
+            assert not choice.get("text")
+            assert (choice["index"], choice["finish_reason"]) == (0, None)
+        others = [chunk for chunk in chunks if "prompt_progress" not in chunk]
+        without = streamed(plain, given)
+        assert [{**chunk, "created": 0} for chunk in others] == [{**chunk, "created": 0} for chunk in without]
+
+
 def test_every_chunk_names_the_reply() -> None:
     chunks = chat_chunks(events(PLAIN), include_usage=True)
     for chunk in chunks:

@@ -11,6 +11,7 @@ from launcher.server.events import (
     Deltas,
     Finished,
     FinishReason,
+    Metrics,
     Reading,
     TokenLogprob,
     ToolCallStart,
@@ -24,14 +25,21 @@ def reason(listener: Listener, choice: int = 0) -> FinishReason:
     return listener.of(ChoiceFinished)[choice].reason
 
 
+def metrics_of(listener: Listener) -> Metrics:
+    return listener.of(ChoiceFinished)[0].metrics
+
+
 def test_an_answer_is_read_written_and_counted(bench: Bench) -> None:
     asked = request("a", prompt="x" * 600, max_tokens=12)
     listener = bench.submit(asked)
     assert listener.text() == expected_text(asked)
     kinds = [type(event) for event in listener.events]
-    assert kinds == [Reading, *[Deltas] * 12, ChoiceFinished, Finished]
-    assert listener.of(Reading)[0] == Reading(done=0, total=600)
-    metrics = listener.of(ChoiceFinished)[0].metrics
+    assert kinds == [Reading, Reading, *[Deltas] * 12, ChoiceFinished, Finished]
+    first, last = listener.of(Reading)
+    assert (first.done, first.cached, first.total) == (0, 0, 600)
+    assert (last.done, last.cached, last.total) == (600, 0, 600)
+    assert 0 <= first.seconds < last.seconds < metrics_of(listener).first_seconds
+    metrics = metrics_of(listener)
     assert listener.of(Finished)[0].metrics == (metrics,)
     assert (metrics.prompt, metrics.cached, metrics.generated, metrics.reasoning) == (600, 0, 12, 0)
     assert 0 < metrics.queue_seconds < metrics.first_seconds
@@ -55,6 +63,15 @@ def test_a_long_prompt_is_read_in_slices_with_progress() -> None:
         listener = bench.submit(request("a", prompt="x" * 1000, max_tokens=1))
         listener.text()
     assert [event.done for event in listener.of(Reading)] == [0, 256, 512, 768, 1000]
+
+
+def test_the_progress_of_each_reply_says_what_it_found_and_names_the_reply(bench: Bench) -> None:
+    listener = bench.submit(
+        request("a", prompt="x" * 300, max_tokens=2, choices=2, marks=(Mark(position=290, kind=MarkKind.TURN),))
+    )
+    listener.text()
+    told = [(event.choice, event.done, event.cached, event.total) for event in listener.of(Reading)]
+    assert told == [(0, 0, 0, 300), (0, 300, 0, 300), (1, 290, 290, 300), (1, 300, 290, 300)]
 
 
 def test_checkpoints_are_kept_where_the_marks_are(bench: Bench) -> None:

@@ -171,7 +171,9 @@ class FakeBackend:
         return Call(
             request=request,
             stream=chat.stream is True,
-            new_stream=lambda: ChatStream(self, request, include_usage=chat.include_usage),
+            new_stream=lambda: ChatStream(
+                self, request, include_usage=chat.include_usage, return_progress=chat.return_progress is True
+            ),
             new_reply=lambda: ChatReply(self, request),
             prompt_text="the prompt",
         )

@@ -35,10 +35,23 @@ class ChatStream(ChunkStream):
     """A streamed chat."""
 
     def __init__(
-        self, model: Named, request: GenerationRequest, *, include_usage: bool = False, created: int | None = None
+        self,
+        model: Named,
+        request: GenerationRequest,
+        *,
+        include_usage: bool = False,
+        return_progress: bool = False,
+        created: int | None = None,
     ) -> None:
         """`created` in seconds since 1970; now where it is None."""
-        super().__init__(model, request, kind="chat.completion.chunk", include_usage=include_usage, created=created)
+        super().__init__(
+            model,
+            request,
+            kind="chat.completion.chunk",
+            include_usage=include_usage,
+            return_progress=return_progress,
+            created=created,
+        )
         self._begun: set[int] = set()
 
     def _begin(self, choice: int) -> list[bytes]:
@@ -49,6 +62,9 @@ class ChatStream(ChunkStream):
 
     def _choice(self, choice: int, delta: Delta) -> bytes:
         return _choice(choice, _delta(delta), self._logprobs(delta), b"null")
+
+    def _empty(self, choice: int) -> bytes:
+        return _choice(choice, _NOTHING, b"null", b"null")
 
     def _last(self, choice: int, reason: bytes) -> bytes:
         return _choice(choice, _NOTHING, b"null", reason)

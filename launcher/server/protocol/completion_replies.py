@@ -46,11 +46,19 @@ class CompletionStream(ChunkStream):
         request: GenerationRequest,
         *,
         include_usage: bool = False,
+        return_progress: bool = False,
         echo: str = "",
         created: int | None = None,
     ) -> None:
         """`echo` is the prompt where the client wants it back; `created` in seconds since 1970, None for now."""
-        super().__init__(model, request, kind="text_completion", include_usage=include_usage, created=created)
+        super().__init__(
+            model,
+            request,
+            kind="text_completion",
+            include_usage=include_usage,
+            return_progress=return_progress,
+            created=created,
+        )
         self._echo = echo
         self._offsets: dict[int, int] = {}
 
@@ -64,6 +72,9 @@ class CompletionStream(ChunkStream):
         if not isinstance(delta, Content):
             return None
         return _choice(choice, delta.text, self._logprobs(choice, delta), b"null")
+
+    def _empty(self, choice: int) -> bytes:
+        return _choice(choice, "", b"null", b"null")
 
     def _last(self, choice: int, reason: bytes) -> bytes:
         return _choice(choice, "", b"null", reason)

@@ -7,12 +7,13 @@ from typing import Final, Protocol
 
 import msgspec
 
-from launcher.server.events import FinishReason, Metrics, TokenLogprob
+from launcher.server.events import FinishReason, Metrics, Reading, TokenLogprob
 from launcher.server.protocol.shapes import (
     CompletionDetails,
     FinishWord,
     MetricsShape,
     PromptDetails,
+    PromptProgress,
     TokenShape,
     TopToken,
     Usage,
@@ -62,6 +63,13 @@ def metrics_shape(metrics: Metrics) -> MetricsShape:
         generated_tokens=metrics.generated,
         drafted_tokens=metrics.drafted,
         accepted_tokens=metrics.accepted,
+    )
+
+
+def _progress(reading: Reading) -> PromptProgress:
+    """The progress as clients get it."""
+    return PromptProgress(
+        total=reading.total, cache=reading.cached, processed=reading.done, time_ms=round(1000 * reading.seconds)
     )
 
 
@@ -157,6 +165,10 @@ class Frame:
         if metrics is None:
             return b"".join((self._head, choice, self._tail, b"}"))
         return b"".join((self._head, choice, self._tail, b',"mindnano_metrics":', metrics, b"}"))
+
+    def progress(self, choice: bytes, reading: Reading) -> bytes:
+        """A chunk with this choice, which is empty, and how far its prompt is read."""
+        return b"".join((self._head, choice, self._tail, b',"prompt_progress":', encode(_progress(reading)), b"}"))
 
     def usage(self, metrics: Metrics) -> bytes:
         """The chunk without choices that has the counts."""

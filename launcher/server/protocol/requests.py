@@ -165,9 +165,10 @@ class Sampled(Struct, frozen=True, kw_only=True):
 
 
 class Common(Sampled, frozen=True, kw_only=True):
-    """What chats and completions have in common."""
+    """What chats and completions have in common. `return_progress` asks a stream to tell how far the prompt is read."""
 
     stream_options: StreamOptions | None = None
+    return_progress: bool | None = None
     n: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] | None = None
     max_tokens: Annotated[int, Meta(ge=1)] | None = None
     metadata: Metadata | None = None

@@ -24,6 +24,15 @@ class MetricsShape(Struct, frozen=True, kw_only=True):
     accepted_tokens: int
 
 
+class PromptProgress(Struct, frozen=True, kw_only=True):
+    """`processed` of `total` tokens are read; the first `cache` of them needed no reading. `time_ms` since it began."""
+
+    total: int
+    cache: int
+    processed: int
+    time_ms: int
+
+
 class PromptDetails(Struct, frozen=True, kw_only=True):
     """`cached_tokens` of the prompt were not evaluated again."""
 
@@ -126,9 +135,11 @@ class Document(Identity, frozen=True, kw_only=True):
 
 
 class Chunk(Identity, frozen=True, kw_only=True):
-    """What every chunk may have; `usage` is there where `stream_options.include_usage` asks for it."""
+    """What every chunk may have; `usage` is there where `stream_options.include_usage` asks for it, `prompt_progress`
+    where `return_progress` does, until the prompt is read."""
 
     usage: Usage | UnsetType | None = UNSET
+    prompt_progress: PromptProgress | UnsetType = UNSET
     mindnano_metrics: MetricsShape | UnsetType = UNSET
 
 

@@ -19,6 +19,7 @@ from launcher.server.events import (
     Finished,
     FinishReason,
     Metrics,
+    Reading,
 )
 from launcher.server.protocol.errors import error_body
 from launcher.server.protocol.parts import (
@@ -38,7 +39,14 @@ class ChunkStream(ABC):
     """Writes the `data:` texts of a stream; `[DONE]` is for the one who sends them."""
 
     def __init__(
-        self, model: Named, request: GenerationRequest, *, kind: str, include_usage: bool, created: int | None
+        self,
+        model: Named,
+        request: GenerationRequest,
+        *,
+        kind: str,
+        include_usage: bool,
+        return_progress: bool,
+        created: int | None,
     ) -> None:
         """`kind` is the `object` of a chunk; `created` in seconds since 1970, None for now."""
         self._frame = Frame(
@@ -51,6 +59,7 @@ class ChunkStream(ABC):
             include_usage=include_usage,
         )
         self._include_usage = include_usage
+        self._return_progress = return_progress
         self._with_logprobs = request.logprobs is not None
         self._texts = TokenTexts(model.text)
 
@@ -61,6 +70,8 @@ class ChunkStream(ABC):
             choices = (self._choice(event.choice, delta) for delta in event.deltas)
             chunks = self._begin(event.choice)
             return chunks + [self._frame.chunk(choice, metrics) for choice in choices if choice is not None]
+        if isinstance(event, Reading) and self._return_progress:
+            return [*self._begin(event.choice), self._frame.progress(self._empty(event.choice), event)]
         if isinstance(event, ChoiceFinished):
             last = self._last(event.choice, encode(FINISH_WORDS[event.reason]))
             metrics = encode(metrics_shape(event.metrics))
@@ -78,6 +89,10 @@ class ChunkStream(ABC):
     @abstractmethod
     def _choice(self, choice: int, delta: Delta) -> bytes | None:
         """The entry of `choices` for more of a choice; None where this kind of reply has no such thing."""
+
+    @abstractmethod
+    def _empty(self, choice: int) -> bytes:
+        """The entry of `choices` for nothing more of a choice."""
 
     @abstractmethod
     def _last(self, choice: int, reason: bytes) -> bytes:
