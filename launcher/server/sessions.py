@@ -345,7 +345,8 @@ class SessionStore:
         outcome = self._save_entry(entry, self._is_stopped)
         if outcome is Saved.FAILED:
             self._retry = self._clock() + RETRY_SECONDS
-        elif outcome is Saved.ABANDONED and self._is_stopped():
+        elif outcome is Saved.ABANDONED and not entry.forgotten:
+            # Not asked once more: who wanted it may have changed their mind, but what is unsaved must not go.
             raise Cancelled("cancelled", "stopped while a conversation was saved to make room")
 
     def _save_entry(self, entry: Entry, wanted: Callable[[], bool]) -> Saved:

@@ -160,6 +160,26 @@ def test_a_request_that_is_stopped_does_not_wait_for_the_disk(
         assert server.ask([ord(name)] * 10 + [1], name=name).reused == 10
 
 
+@pytest.mark.parametrize("stage", ["the live one moves out", "its own is read in", "it falls asleep"])
+def test_a_stop_that_is_taken_back_at_once_loses_nothing(tmp_path: Path, stage: str) -> None:
+    """A pause and its resume, or a request that came and was cancelled, while a conversation is saved to make room."""
+    server = Server(tmp_path / "s", budget=150)
+    length = 10
+    if stage == "its own is read in":
+        server.ask([ord("d")] * 12, name="d")
+        server, length = server.restart(), 3
+    server.ask([ord("a")] * 10)
+    server.ask([8] * length, name=None)
+    once = iter([True])
+    with pytest.raises(Cancelled):
+        if stage == "it falls asleep":
+            server.store.put_to_sleep(lambda: next(once, False))
+        else:
+            server.store.begin(owner="", name="d", ids=[ord("d")] * 13, is_stopped=lambda: next(once, False))
+    assert next(once, None) is None
+    assert server.ask([ord("a")] * 11) == Begun(reused=10, source=CacheSource.RAM)
+
+
 def test_a_disk_that_takes_nothing_is_not_tried_at_every_eviction(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
