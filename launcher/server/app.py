@@ -150,9 +150,9 @@ class Application:
         self._routes = routes
 
     def close(self) -> None:
-        """Ends the worker threads."""
+        """Ends the worker threads, when they are done with what they do."""
         for pool in (self._services.workers, self._services.watcher, self._services.carrier):
-            pool.shutdown(wait=False, cancel_futures=True)
+            pool.shutdown(cancel_futures=True)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers one request."""

@@ -47,7 +47,7 @@ from launcher.server.security import Access, Keyring, own_names, read_keys
 from launcher.server.session_files import require_folder
 from launcher.server.session_room import conversation_bytes, require_room_to_save
 from launcher.server.tls import server_context
-from launcher.server.web import WebServer, web_server
+from launcher.server.web import web_server
 from launcher.system import SystemView
 
 _SIGNALS: Final = {
@@ -150,17 +150,25 @@ class Server:
         web = web_server(app, tls=self._plan.tls)
         with _signals(loop, lambda number: self._told(number, ended)):
             answering = asyncio.create_task(web.serve(sockets=[bound]))
+            opened = ExitStack()
             try:
-                return await self._load_and_serve(loop, web, ended)
+                return await self._load_and_serve(loop, opened, ended)
             finally:
                 web.should_exit = True
-                with suppress(asyncio.CancelledError):
-                    await answering
-                app.close()
+                try:
+                    with suppress(asyncio.CancelledError):
+                        await answering
+                finally:
+                    await loop.run_in_executor(None, self._close, app, opened)
 
-    async def _load_and_serve(self, loop: asyncio.AbstractEventLoop, web: WebServer, ended: asyncio.Event) -> int:
+    def _close(self, app: Application, opened: ExitStack) -> None:
+        """In a thread of its own: the model last, because answers and what the workers do need it to their end."""
+        app.close()
+        opened.close()
+        self._journal.write("stopped", {"exit_code": self._code})
+
+    async def _load_and_serve(self, loop: asyncio.AbstractEventLoop, opened: ExitStack, ended: asyncio.Event) -> int:
         _say(self._texts("server-loading", url=self._url()))
-        opened = ExitStack()
         loading = loop.run_in_executor(None, self._load, opened)
         try:
             stopping = asyncio.ensure_future(ended.wait())
@@ -187,10 +195,6 @@ class Server:
                 return self._code
             self._journal.write("failed", {"slug": error.slug, "message": error.message})
             raise
-        finally:
-            web.should_exit = True
-            await loop.run_in_executor(None, opened.close)
-            self._journal.write("stopped", {"exit_code": self._code})
 
     def _load(self, opened: ExitStack) -> LoadedBackend:
         """In a thread of its own: the model with everything around it; `opened` closes it."""

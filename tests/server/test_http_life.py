@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ import requests
 
 from launcher.server.openapi import openapi_document
 from tests.support.demo import require_demo
-from tests.support.http_bench import raw_request
+from tests.support.http_bench import eventually, raw_request
 from tests.support.server_child import ROOT, events, free_port, server_process
 
 CHAT = "/v1/chat/completions"
@@ -42,6 +43,34 @@ class Waiting:
             time.sleep(0.01)
         self._engine.preload(progress)
 launcher.model.load = lambda engine, *rest, **named: real(Waiting(engine), *rest, **named)
+from launcher.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+# What a worker does takes until the model is closed, or so long that it would have been closed by then.
+SLOW_WORK = """
+import sys, time, os
+from pathlib import Path
+from launcher.engine import Package
+from launcher.server.protocol.replies import ChatReply
+begun, closed = Path(os.environ["BEGUN"]), Path(os.environ["CLOSED"])
+tokenize, close, document = Package.tokenize, Package.close, ChatReply.document
+def linger():
+    begun.touch()
+    end = time.monotonic() + 1
+    while not closed.exists() and time.monotonic() < end:
+        time.sleep(0.01)
+def slow_tokenize(package, text, **named):
+    if text == "slow":
+        linger()
+    return tokenize(package, text, **named)
+def slow_document(reply):
+    linger()
+    return document(reply)
+def noted_close(package):
+    close(package)
+    closed.touch()
+Package.tokenize, Package.close, ChatReply.document = slow_tokenize, noted_close, slow_document
 from launcher.cli import main
 sys.exit(main(sys.argv[1:]))
 """
@@ -130,6 +159,26 @@ def test_a_signal_lets_the_running_answer_finish_and_refuses_new_ones(tmp_path: 
     data = [line for line in lines if line.startswith("data: ")]
     assert data[-1] == "data: [DONE]"
     assert json.loads(data[-2].removeprefix("data: "))["choices"][0]["finish_reason"] == "length"
+
+
+@pytest.mark.parametrize("path", ["/tokenize", CHAT])
+def test_the_model_is_there_until_the_last_answer_is_written(tmp_path: Path, path: str) -> None:
+    """Which takes a worker, that would meet a package whose memory is gone."""
+    asked = {
+        "/tokenize": {"content": "slow"},
+        CHAT: {"messages": [{"role": "user", "content": "hi"}], "enable_thinking": False, "logprobs": True},
+    }
+    begun, log = tmp_path / "begun", tmp_path / "log.jsonl"
+    environ = {"BEGUN": str(begun), "CLOSED": str(tmp_path / "closed")}
+    with server_process(tmp_path, "--log", str(log), environ=environ, program=SLOW_WORK) as server:
+        with ThreadPoolExecutor(1) as pool:
+            asking = pool.submit(server.post, path, asked[path])
+            eventually(begun.exists, "a worker has begun")
+            server.signal(signal.SIGTERM)
+            answer = asking.result()
+        assert answer.status_code == 200, answer.text
+        assert server.wait() == 143
+    assert events(log)[-1]["event"] == "stopped"
 
 
 def test_what_does_not_finish_in_time_ends_with_an_error_event(tmp_path: Path) -> None:

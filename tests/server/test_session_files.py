@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -170,12 +171,15 @@ def test_a_stop_that_is_taken_back_at_once_loses_nothing(tmp_path: Path, stage: 
         server, length = server.restart(), 3
     server.ask([ord("a")] * 10)
     server.ask([8] * length, name=None)
-    once = iter([True])
+    once, store = iter([True]), server.store
+
+    def stopped() -> bool:
+        return next(once, False)
+
+    acts = {"it falls asleep": lambda: store.put_to_sleep(stopped)}
+    begin = partial(store.begin, owner="", name="d", ids=[ord("d")] * 13, is_stopped=stopped)
     with pytest.raises(Cancelled):
-        if stage == "it falls asleep":
-            server.store.put_to_sleep(lambda: next(once, False))
-        else:
-            server.store.begin(owner="", name="d", ids=[ord("d")] * 13, is_stopped=lambda: next(once, False))
+        acts.get(stage, begin)()
     assert next(once, None) is None
     assert server.ask([ord("a")] * 11) == Begun(reused=10, source=CacheSource.RAM)
 
