@@ -333,10 +333,11 @@ class SessionFiles:
                 return False
             path = self._folder / self._name(key)
             partial.replace(path)
-            with contextlib.suppress(OSError):
-                os.fsync(self._handle)
             self._index(path, header)
-            return True
+        # Without the lock: whoever asks for the sizes of sessions, or for what holds their lock, waits for no disk.
+        with contextlib.suppress(OSError):
+            os.fsync(self._handle)
+        return True
 
 
 def _unsaved(folder: Path, error: OSError) -> MindnanoError:

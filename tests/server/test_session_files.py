@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import threading
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -256,6 +257,31 @@ def test_deleting_in_the_midst_of_a_save_leaves_no_file(server: Server, monkeypa
     server.store.idle(wanted)
     assert server.saved() == []
     assert server.store.listing("") == ()
+
+
+def test_nobody_waits_for_the_disk_to_have_a_new_name(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The event loop would: it gives the memory of a session that has moved back under the lock of those who ask."""
+    server.ask([1, 2, 3])
+    room = server.store.transfers.reserve("", "b", 10)
+    handle, told = server.files._handle, []
+
+    def ask() -> None:
+        told.append(server.store.usage().disk_bytes > 0)
+        told.append(server.store.delete("", "a"))
+        room.close()
+
+    def slow(descriptor: int) -> None:
+        if descriptor == handle and not told:
+            asking = threading.Thread(target=ask, daemon=True)
+            asking.start()
+            asking.join(5)
+            told.append(not asking.is_alive())
+
+    monkeypatch.setattr("launcher.server.session_files.os.fsync", slow)
+    server.now += 3
+    server.store.idle()
+    assert told == [True, True, True]
+    assert server.saved() == []
 
 
 def test_a_session_deleted_while_it_is_read_does_not_come_back(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
