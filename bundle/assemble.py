@@ -23,6 +23,7 @@ from bundle.errors import BundleError
 from bundle.origins import archive_origins, distribution_origins
 from bundle.payload import Source as Content
 from bundle.payload import pack
+from bundle.program_sources import source_digest
 from bundle.rknn_source import RknnRuntime
 from bundle.sbom import Program, bill_of_materials, to_bytes
 from bundle.size import check_sizes, component_sizes, table
@@ -48,6 +49,7 @@ _MODULES: Final = (
     "bundle.elf_policy",
     "bundle.origins",
     "bundle.payload",
+    "bundle.program_sources",
     "bundle.sbom",
     "bundle.size",
     "launcher.payload.carried",
@@ -82,8 +84,11 @@ def stage(
     forbidden: tuple[str, ...],
 ) -> Stage:
     """The stage for a target. `forbidden` are paths of this machine that may stand nowhere in the file."""
+    made_from = source_digest()
 
     def run(workspace: Workspace) -> None:
+        if source_digest() != made_from:
+            raise BundleError("program-changed", "the source changed while the build ran", hint="build again")
         elf = workspace.need(linked.name) / link.PROGRAM
         certificates = workspace.need(packages.name) / python_packages.SITE / "certifi" / "cacert.pem"
         (wheel,) = (workspace.need(llguidance.name) / python_packages.FILES).iterdir()
@@ -100,7 +105,7 @@ def stage(
             load_components(),
         )
         supplied = _supplied(freight)
-        bill = _bill(ownership, elf, supplied)
+        bill = _bill(ownership, elf, made_from, supplied)
         members |= {SBOM: bill, **render_notices(ownership, supplied)}
         packed = pack(elf, workspace.out / NAME, members)
         (workspace.out / SBOM).write_bytes(bill)
@@ -121,6 +126,7 @@ def stage(
         inputs={
             "zig": zig.VERSION,
             "version": launcher.__version__,
+            "program sources": made_from,
             "runtime": "none" if freight.runtime is None else freight.runtime.sha256,
             "terms": "none" if freight.runtime is None else file_sha256(freight.runtime.terms),
             "demo": "none" if freight.demo is None else file_sha256(freight.demo),
@@ -165,8 +171,8 @@ def _supplied(freight: Freight) -> Supplied:
     return {} if freight.runtime is None else {("librknnrt", "LICENSE"): freight.runtime.terms.read_bytes()}
 
 
-def _bill(ownership: Ownership, elf: Path, supplied: Supplied) -> bytes:
-    program = Program(size=elf.stat().st_size, sha256=file_sha256(elf))
+def _bill(ownership: Ownership, elf: Path, made_from: str, supplied: Supplied) -> bytes:
+    program = Program(size=elf.stat().st_size, sha256=file_sha256(elf), sources=made_from)
     epoch = int(ENVIRONMENT["SOURCE_DATE_EPOCH"])
     return to_bytes(bill_of_materials(ownership, program, epoch=epoch, supplied=supplied))
 

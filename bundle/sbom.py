@@ -30,10 +30,17 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """The linked program before the payload is put behind it."""
+    """The linked program before the payload is put behind it.
+
+    Attributes:
+        size: bytes.
+        sha256: of the file.
+        sources: digest of the source that it was built from, as `bundle.program_sources` takes it.
+    """
 
     size: int
     sha256: str
+    sources: str
 
 
 def bill_of_materials(
@@ -58,6 +65,7 @@ def bill_of_materials(
     root["properties"] = [
         _property("target", ownership.target),
         _property("program-bytes", str(program.size)),
+        _property("source-sha256", program.sources),
         *root.get("properties", []),
     ]
     nested: dict[str, list[Json]] = {}

@@ -59,6 +59,7 @@ class Manifest:
         builder: program and version that made the release.
         tools: other tools by name, with their versions.
         commit: the source's Git commit, None where the source was not committed.
+        source_sha256: digest of the files that the program was built from, None where it is not known.
         source_date_epoch: seconds since 1970 that stand in for every time of building.
         min_launcher_version: the oldest launcher that can use the release.
         redistribution: terms that go beyond a file's licence, by component, e.g. ``rknn-runtime: vendor-license``.
@@ -73,6 +74,7 @@ class Manifest:
     source_date_epoch: int
     min_launcher_version: str
     redistribution: Mapping[str, str] = field(default_factory=dict)
+    source_sha256: str | None = None
     files: tuple[ReleaseFile, ...]
 
     def to_json(self) -> bytes:
@@ -91,6 +93,7 @@ class Manifest:
                 "builder": self.builder,
                 "tools": dict(sorted(self.tools.items())),
                 "commit": self.commit,
+                "source_sha256": self.source_sha256,
                 "source_date_epoch": self.source_date_epoch,
                 "redistribution": dict(sorted(self.redistribution.items())),
                 "files": [
@@ -129,6 +132,7 @@ def parse_manifest(data: bytes, *, where: str = FILE_NAME, launcher_version: str
         builder=fields.text("builder", limit=200),
         tools=_texts(fields.fields("tools")),
         commit=fields.text("commit", pattern=_COMMIT) if fields.has("commit") else None,
+        source_sha256=fields.digest("source_sha256") if fields.has("source_sha256") else None,
         source_date_epoch=fields.integer("source_date_epoch"),
         min_launcher_version=wanted,
         redistribution=_texts(fields.fields("redistribution")),

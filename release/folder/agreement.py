@@ -71,6 +71,11 @@ def program_faults(program: ProgramFacts, described: Manifest, folder: Path, *, 
     listed = next((file for file in described.files if file.role == PROGRAM_ROLE), None)
     if listed is not None and listed.licence != program_licence(program):
         faults.append(f"the manifest puts it under {listed.licence}, its bill under {program_licence(program)}")
+    if described.source_sha256 != program.sources:
+        faults.append(
+            f"the manifest says that it was built from sources with the digest {described.source_sha256},"
+            f" the program says {program.sources}"
+        )
     if listed is not None and listed.path != PROGRAM:
         faults.append(f"the manifest calls it {listed.path}")
     return faults

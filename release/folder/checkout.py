@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from bundle.program_sources import FILES, FOLDERS, is_source, source_digest
 from launcher.errors import UsageError
 
 _LAST_SECOND: Final = 253402300799
@@ -18,10 +19,17 @@ EPOCH: Final = "SOURCE_DATE_EPOCH"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkout:
-    """`commit` is None where tracked files differ from it; `epoch` in seconds since 1970, None where unknown."""
+    """The source at hand.
+
+    Attributes:
+        commit: None where tracked files differ from it, or where a program built here would hold files that it has not.
+        epoch: seconds since 1970, None where unknown.
+        sources: digest of what a program built here is made from, as `bundle.program_sources` takes it.
+    """
 
     commit: str | None
     epoch: int | None
+    sources: str
 
 
 def read_checkout(environ: Mapping[str, str], folder: Path = ROOT) -> Checkout:
@@ -41,10 +49,17 @@ def read_checkout(environ: Mapping[str, str], folder: Path = ROOT) -> Checkout:
     # A copy of the source inside somebody else's repository must not take that one's commit for its own.
     if _git(folder, environ, "rev-parse", "--show-toplevel") == str(folder.resolve()):
         changed = _git(folder, environ, "status", "--porcelain", "--untracked-files=no")
-        commit = _git(folder, environ, "rev-parse", "HEAD") if changed == "" else None
+        is_whole = changed == "" and not _is_more_than_tracked(folder, environ)
+        commit = _git(folder, environ, "rev-parse", "HEAD") if is_whole else None
         date = _git(folder, environ, "show", "-s", "--no-show-signature", "--format=%ct", "HEAD")
     date = given or date
-    return Checkout(commit=commit or None, epoch=int(date) if date else None)
+    return Checkout(commit=commit or None, epoch=int(date) if date else None, sources=source_digest(folder))
+
+
+def _is_more_than_tracked(folder: Path, environ: Mapping[str, str]) -> bool:
+    """Whether a build would take files that Git does not know, ignored ones as well."""
+    found = _git(folder, environ, "ls-files", "-z", "--others", "--", *FOLDERS, *FILES)
+    return found is None or any(is_source(name) for name in found.split("\0") if name)
 
 
 def _git(folder: Path, environ: Mapping[str, str], *words: str) -> str | None:

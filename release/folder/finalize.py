@@ -43,7 +43,7 @@ from release.folder.files import (
     redistribution,
 )
 from release.folder.program_facts import NAME as PROGRAM
-from release.folder.program_facts import ProgramFacts, read_program
+from release.folder.program_facts import ProgramFacts, read_program, source_gaps
 from release.folder.signing import SecretKey, sign
 from release.folder.verify import VerifyOptions, verify
 from release.folder.weights_licences import WeightsLicence, find_licence, given_text, known_names, licence_text
@@ -136,6 +136,8 @@ def _inputs(options: FinalizeOptions) -> _Inputs:
         PackageError: with a list of everything that is missing.
     """
     program, gaps = read_program(options.program)
+    if program is not None:
+        gaps += source_gaps(program, options.checkout.sources)
     package, more = read_package_facts(options.package)
     gaps += more
     licence, own, more = _licences(options, package)
@@ -286,6 +288,7 @@ class _Writer:
             builder=f"mindnano {launcher.__version__}",
             tools={**inputs.program.tools, "converter": inputs.package.created_by},
             commit=self._options.checkout.commit,
+            source_sha256=inputs.program.sources,
             source_date_epoch=inputs.release.epoch,
             min_launcher_version=OLDEST_LAUNCHER,
             redistribution=redistribution(inputs.program),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ DOCUMENT: Final = "NOTICES.txt"
 INDEX: Final = f"{NOTICES}index.json"
 RUNTIME_COMPONENT: Final = "librknnrt"
 MODEL_COMPONENT: Final = "demo-model"
+_DIGEST: Final = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 Json = dict[str, Any]
 
@@ -50,6 +52,7 @@ class ProgramFacts:
         demo_sha256: of the built-in model, None where the program carries none.
         publisher: whose releases the program trusts.
         tools: versions of what the program was made with, by name.
+        sources: digest of the source that it was built from, None where an older build did not note it.
     """
 
     path: Path
@@ -63,6 +66,7 @@ class ProgramFacts:
     demo_sha256: str | None
     publisher: Publisher
     tools: Mapping[str, str]
+    sources: str | None
 
 
 def read_program(path: Path) -> tuple[ProgramFacts | None, list[str]]:
@@ -81,6 +85,20 @@ def read_program(path: Path) -> tuple[ProgramFacts | None, list[str]]:
         return None, [f"the program: {error.message}"]
     except (ValueError, KeyError, IndexError, TypeError, AttributeError, StopIteration, RecursionError) as error:
         return None, [f"the program: {path}: its {SBOM} is not what a build writes: {error!r}"]
+
+
+def source_gaps(program: ProgramFacts, sources: str) -> list[str]:
+    """Why a release of this program could not name the checkout as its source, one sentence; empty where it can.
+
+    Args:
+        sources: digest of the checkout's files, as `bundle.program_sources` takes it.
+    """
+    if program.sources == sources:
+        return []
+    found = "does not say what source it was built from"
+    if program.sources is not None:
+        found = f"was built from another source (digest {program.sources}) than this checkout's ({sources})"
+    return [f"the program: {program.path}: it {found}; build it again with mindnano bundle --target {program.target}"]
 
 
 def components(bill: Json) -> Iterator[Json]:
@@ -125,7 +143,7 @@ def _facts(path: Path, payload: Payload) -> ProgramFacts:
         path=path,
         size=payload.file_bytes,
         version=str(root["version"]),
-        target=_target(root),
+        target=_properties(root)["target"],
         licence=str(root["licenses"][0]["expression"]),
         bill=bill,
         notices={name: payload.read(name) for name in names},
@@ -133,6 +151,7 @@ def _facts(path: Path, payload: Payload) -> ProgramFacts:
         demo_sha256=None if demo is None else demo.sha256,
         publisher=parse_publisher(payload.read(PUBLISHER), f"{path}: {PUBLISHER_NAME}"),
         tools={name: str(by_key[key]["version"]) for name, key in _TOOLS.items() if key in by_key},
+        sources=_sources(root),
     )
 
 
@@ -140,9 +159,16 @@ _TOOLS: Final = {"cpython": "cpython", "nuitka": "nuitka", "zig": "compiler-rt"}
 """Components whose versions are those of the tools that they come with."""
 
 
-def _target(root: Json) -> str:
-    values = (entry["value"] for entry in root["properties"] if entry["name"] == f"{NAME}:target")
-    return str(next(values))
+def _properties(root: Json) -> Mapping[str, str]:
+    """What a build notes of the whole program, by the name behind `mindnano-infer:`."""
+    return {str(entry["name"]).removeprefix(f"{NAME}:"): str(entry["value"]) for entry in root["properties"]}
+
+
+def _sources(root: Json) -> str | None:
+    found = _properties(root).get("source-sha256")
+    if found is not None and not _DIGEST.fullmatch(found):
+        raise ValueError(f"source-sha256 is {found!r}, no SHA-256")
+    return found
 
 
 def _runtime(by_key: Mapping[str, Json], sha256: str) -> Runtime:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from launcher.integrity.manifest import Manifest
 from launcher.integrity.model_info import ModelInfo
 from launcher.integrity.strict_json import to_bytes
 from release.folder.bom import ReleaseFacts
@@ -22,6 +23,9 @@ MAX_BYTES: Final = 8 << 20
 STATEMENT: Final = "https://in-toto.io/Statement/v1"
 PREDICATE: Final = "https://slsa.dev/provenance/v1"
 BUILD_TYPE: Final = "urn:mindnano-infer:finalize:1"
+SOURCE: Final = "urn:mindnano-infer:source"
+PROGRAM_SOURCES: Final = "urn:mindnano-infer:program-sources"
+"""The list of the files that the program was built from, as `bundle.program_sources` writes it."""
 BUILDER: Final = "urn:mindnano-infer:source-checkout"
 """Whoever has the source can do it; the statement says from which commit."""
 
@@ -48,7 +52,9 @@ def statement(
     dependencies: list[dict[str, Any]] = []
     if origin.commit is not None:
         kind = "gitCommit" if len(origin.commit) == 40 else "sha256"
-        dependencies.append({"uri": "urn:mindnano-infer:source", "digest": {kind: origin.commit}})
+        dependencies.append({"uri": SOURCE, "digest": {kind: origin.commit}})
+    if program.sources is not None:
+        dependencies.append({"uri": PROGRAM_SOURCES, "digest": {"sha256": program.sources}})
     if package.base is not None:
         address = f"https://huggingface.co/{package.base.repository}"
         dependencies.append({"uri": address, "digest": {"gitCommit": package.base.revision}})
@@ -91,11 +97,11 @@ def statement(
     )
 
 
-def provenance_faults(data: bytes, digests: Mapping[str, str], info: ModelInfo) -> list[str]:
+def provenance_faults(data: bytes, described: Manifest, info: ModelInfo) -> list[str]:
     """What is wrong with a statement, one sentence each.
 
     Args:
-        digests: SHA-256 of every file that the statement must be about, by name.
+        described: the release's manifest, whose files the statement must be about.
         info: the release's description of its weights.
     """
     try:
@@ -110,9 +116,10 @@ def provenance_faults(data: bytes, digests: Mapping[str, str], info: ModelInfo) 
         for text in (definition["buildType"], document["predicate"]["runDetails"]["builder"]["id"]):
             if ":" not in text:
                 faults.append(f"{text!r} is no address")
-        commits = {entry.get("uri"): entry["digest"].get("gitCommit") for entry in definition["resolvedDependencies"]}
+        origins = {entry.get("uri"): dict(entry["digest"]) for entry in definition["resolvedDependencies"]}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         return [f"it is no statement with SLSA's provenance: {error!r}"]
+    digests = {file.path: file.sha256 for file in described.files if file.path != NAME}
     faults += [f"it is not about {name}" for name in sorted(digests.keys() - subjects.keys())]
     faults += [
         f"it is about {name}, which the manifest does not list" for name in sorted(subjects.keys() - digests.keys())
@@ -121,7 +128,14 @@ def provenance_faults(data: bytes, digests: Mapping[str, str], info: ModelInfo) 
         if digests[name] != subjects[name]:
             faults.append(f"it gives {name} the SHA-256 {subjects[name]}, the manifest {digests[name]}")
     if info.base is not None:
-        found = commits.get(f"https://huggingface.co/{info.base.repository}")
+        found = origins.get(f"https://huggingface.co/{info.base.repository}", {}).get("gitCommit")
         if found != info.base.revision:
             faults.append(f"it names revision {found} of {info.base.repository}, MODEL.json {info.base.revision}")
+    for what, uri, expected in (
+        ("commit", SOURCE, described.commit),
+        ("digest of the program's source", PROGRAM_SOURCES, described.source_sha256),
+    ):
+        said = next(iter(origins.get(uri, {}).values()), None)
+        if said != expected:
+            faults.append(f"it gives the {what} as {said}, the manifest as {expected}")
     return faults

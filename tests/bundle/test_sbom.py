@@ -22,7 +22,7 @@ from notices.errors import NoticeError
 from tests.bundle.inventories import ROCKCHIP_TEXT, SUPPLIED, digest, inventory, with_known_terms
 
 EPOCH = 1767225600
-PROGRAM = Program(size=25_000_000, sha256=digest("program"))
+PROGRAM = Program(size=25_000_000, sha256=digest("program"), sources=digest("sources"))
 
 
 @pytest.fixture(scope="module")

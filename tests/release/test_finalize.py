@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from launcher.engine_types import EngineOptions, KvType, SessionOptions
 from launcher.errors import MindnanoError, PackageError
 from launcher.integrity.manifest import read_manifest
 from launcher.integrity.model_info import read_model_info
+from launcher.payload.file import Payload
 from release.folder.checkout import Checkout, read_checkout
 from release.folder.provenance import PREDICATE, STATEMENT
 from release.package.facts import ask, read_package_facts
@@ -28,6 +30,7 @@ from tests.support.checkpoints import make_checkpoint
 from tests.support.demo import require_demo
 from tests.support.release_folders import (
     CHECKOUT,
+    SOURCES,
     faults,
     files_of,
     look,
@@ -151,8 +154,27 @@ def test_provenance_names_every_file_and_input(released: Path) -> None:
     inputs = {entry.get("name", entry.get("uri")): entry["digest"] for entry in definition["resolvedDependencies"]}
     weights = (ROOT / "release" / "demo" / "checkpoint" / "model.safetensors").read_bytes()
     assert inputs["urn:mindnano-infer:source"] == {"gitCommit": CHECKOUT.commit}
+    assert inputs["urn:mindnano-infer:program-sources"] == {"sha256": SOURCES}
     assert inputs["checkpoint/model.safetensors"] == {"sha256": hashlib.sha256(weights).hexdigest()}
     assert definition["externalParameters"]["version"] == "1.2.3"
+
+
+def test_a_program_of_another_source_is_not_released(program: Path, tmp_path: Path) -> None:
+    """The commit in manifest and provenance would not be what it was built from."""
+    with pytest.raises(PackageError) as caught:
+        make_release(tmp_path / "out", program, require_demo(), checkout=replace(CHECKOUT, sources="7" * 64))
+    assert caught.value.slug == "release-incomplete"
+    for part in ("another source", SOURCES, "7" * 64, "mindnano bundle --target"):
+        assert part in caught.value.message
+    with Payload(str(program)) as payload:
+        older = json.loads(payload.read("sbom.cdx.json"))
+    root = older["metadata"]["component"]
+    root["properties"] = [entry for entry in root["properties"] if entry["value"] != SOURCES]
+    old = stand_in_program(tmp_path / "old", **{"sbom.cdx.json": json.dumps(older).encode()})
+    with pytest.raises(PackageError, match=r"does not say what source it was built from; .*mindnano bundle") as caught:
+        make_release(tmp_path / "out", old, require_demo())
+    assert caught.value.slug == "release-incomplete"
+    assert not (tmp_path / "out").exists()
 
 
 def test_the_known_answer_does_not_depend_on_the_kernels(released: Path) -> None:
@@ -247,7 +269,7 @@ def test_everything_that_is_missing_is_listed_at_once(micro: Path, convert: Conv
             tmp_path / "out",
             program,
             package,
-            checkout=Checkout(commit=None, epoch=None),
+            checkout=Checkout(commit=None, epoch=None, sources=SOURCES),
             fidelity=(tmp_path / "none.json",),
         )
     message = caught.value.message
@@ -322,7 +344,7 @@ def test_what_cannot_be_is_refused(program: Path, tmp_path: Path, options: Any, 
 
 
 def test_the_last_second_can_be_written(program: Path, tmp_path: Path) -> None:
-    checkout = read_checkout({"SOURCE_DATE_EPOCH": "253402300799"}, tmp_path)
+    checkout = replace(read_checkout({"SOURCE_DATE_EPOCH": "253402300799"}, tmp_path), sources=SOURCES)
     folder = make_release(tmp_path / "out", program, require_demo(), checkout=checkout)
     assert "9999-12-31T23:59:59Z" in text(folder / "bom.cdx.json")
 

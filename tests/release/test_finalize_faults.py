@@ -92,7 +92,7 @@ else:
     finalize.verify = stop
 program, package, output = map(Path, sys.argv[1:4])
 finalize.finalize(finalize.FinalizeOptions(program=program, package=package, output=output, version="1.2.3",
-    checkout=Checkout(commit="c" * 40, epoch=1_790_000_000)))
+    checkout=Checkout(commit="c" * 40, epoch=1_790_000_000, sources="5" * 64)))
 """
 
 

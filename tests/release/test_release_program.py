@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from bundle import smoke
+from bundle.program_sources import source_digest
 from tests.bundle import portable
 from tests.support.demo import require_demo
-from tests.support.release_folders import faults, look, make_release
+from tests.support.release_folders import CHECKOUT, faults, look, make_release
 
 
 @pytest.fixture(scope="module")
 def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_release(tmp_path_factory.mktemp("release") / "demo", portable.program(), require_demo())
+    program = portable.program()
+    checkout = replace(CHECKOUT, sources=source_digest())
+    return make_release(tmp_path_factory.mktemp("release") / "demo", program, require_demo(), checkout=checkout)
 
 
 @pytest.fixture

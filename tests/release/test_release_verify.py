@@ -330,6 +330,15 @@ def test_documents_of_any_content_never_crash_it(folder: Path, name: str, check:
     assert check in faults(look(folder))
 
 
+@pytest.mark.parametrize(("key", "word"), [("source_sha256", "source"), ("commit", "commit")])
+@pytest.mark.parametrize("value", [None, "f"])
+def test_another_source_than_that_of_the_program_shows(folder: Path, key: str, word: str, value: str | None) -> None:
+    reseal(folder, **{key: None if value is None else value * (40 if key == "commit" else 64)})
+    found = faults(look(folder))
+    assert [fault for fault in found["provenance"] if f"{word} as" in fault] == list(found["provenance"])
+    assert list(found) == (["provenance"] if key == "commit" else ["program", "provenance"])
+
+
 def test_provenance_must_be_about_these_files(folder: Path) -> None:
     path = folder / "provenance.intoto.json"
     document = json.loads(path.read_text(encoding="utf-8"))

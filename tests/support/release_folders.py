@@ -28,7 +28,8 @@ from release.folder.verify_result import VerifyResult
 from tests.bundle.inventories import PAYLOAD, SUPPLIED, inventory, with_known_terms
 from tests.support.releases import Signer
 
-CHECKOUT = Checkout(commit="c" * 40, epoch=1_790_000_000)
+SOURCES = "5" * 64
+CHECKOUT = Checkout(commit="c" * 40, epoch=1_790_000_000, sources=SOURCES)
 _ELF = b"\x7fELF" + bytes(range(256)) * 40
 
 
@@ -37,7 +38,7 @@ def _carried(runtime: bool, publisher: bytes) -> dict[str, bytes]:
     """The payload of a program; the inventory says that every file holds its own name."""
     without = () if runtime else (RKNN_RUNTIME,)
     ownership = assign_owners(inventory(without=without), with_known_terms(load_components()))
-    program = Program(size=len(_ELF), sha256=hashlib.sha256(_ELF).hexdigest())
+    program = Program(size=len(_ELF), sha256=hashlib.sha256(_ELF).hexdigest(), sources=SOURCES)
     bill = bill_of_materials(ownership, program, epoch=1_767_225_600, supplied=SUPPLIED)
     files = {name: name.encode() for name in PAYLOAD if name not in without}
     return {**files, PUBLISHER: publisher, SBOM: to_bytes(bill), **render_notices(ownership, SUPPLIED)}

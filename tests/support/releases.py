@@ -66,6 +66,7 @@ def manifest_of(files: Mapping[str, bytes], **changes: Any) -> Manifest:
         "builder": "test 1",
         "tools": {"zig": "0.17.1"},
         "commit": "0" * 40,
+        "source_sha256": "5" * 64,
         "source_date_epoch": 1_700_000_000,
         "min_launcher_version": "0.1.0",
         "files": tuple(

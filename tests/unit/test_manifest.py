@@ -138,6 +138,7 @@ BAD_MANIFESTS = {
     "file as text": (put("files", 0, value="x"), "expected an object"),
     "lists itself": (put("files", 0, "path", value="MANIFEST.json"), "lists itself"),
     "commit too short": (put("commit", value="abc"), "commit"),
+    "digest of the source too short": (put("source_sha256", value="abc"), "source_sha256"),
     "no schema": (drop("schema"), "schema is missing"),
     "other schema": (put("schema", value="other"), "schema is 'other'"),
     "version as text": (put("version", value="1"), "version"),
