@@ -126,7 +126,8 @@ def add_verify(parser: argparse.ArgumentParser) -> None:
         type=Path,
         action="append",
         metavar="FILE.pub",
-        help="whose signature counts (default: those in launcher/integrity/publisher.json)",
+        help="the release must be signed by this key (default: a signature, where there is one, must be by a key in"
+        " launcher/integrity/publisher.json)",
     )
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
     parser.set_defaults(command=_verify)
@@ -137,7 +138,8 @@ def _verify(arguments: argparse.Namespace) -> int:
     from release.folder.verify_result import failure_json
 
     try:
-        result = verify(VerifyOptions(folder=arguments.folder, keys=_public_keys(arguments.public_key)))
+        keys, signed = _public_keys(arguments.public_key), arguments.public_key is not None
+        result = verify(VerifyOptions(folder=arguments.folder, keys=keys, signed=signed))
     except MindnanoError as error:
         if arguments.json:
             print(failure_json(arguments.folder, error))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TextIO
@@ -16,7 +16,6 @@ from typing import Final, TextIO
 from launcher.errors import EngineCrash, EngineError, InternalError, MindnanoError, ResourceError, TrustError
 from launcher.integrity import checksums, manifest, model_info
 from launcher.integrity.checksums import format_checksums, read_checksums
-from launcher.integrity.claims import SignatureState
 from launcher.integrity.hashing import sha256_file
 from launcher.integrity.manifest import Manifest
 from launcher.integrity.model_info import ModelInfo
@@ -34,10 +33,10 @@ from release.folder.agreement import (
     own_licence_faults,
     program_faults,
 )
-from release.folder.files import LISTS
 from release.folder.program_facts import NAME as PROGRAM
 from release.folder.program_facts import ProgramFacts, read_program
-from release.folder.signatures import check_signatures
+from release.folder.release_set import empty_folders, is_whole, require_own_files, wanted_lists
+from release.folder.signatures import check_signatures, judge
 from release.folder.verify_result import CHECKS, Check, VerifyResult
 from release.package.facts import PackageFacts, ask, read_package_facts
 
@@ -47,10 +46,18 @@ _NOT_ABOUT_THE_RELEASE: Final = (ResourceError, EngineError, EngineCrash, Intern
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyOptions:
-    """`folder` is the release, `keys` are whose signatures count, `stream` is where progress goes (stderr)."""
+    """How to check a release.
+
+    Attributes:
+        folder: the release.
+        keys: whose signatures count.
+        signed: whether there must be a signature; without, that there is none is a warning.
+        stream: where progress goes; None takes stderr.
+    """
 
     folder: Path
     keys: Sequence[PublicKey] = ()
+    signed: bool = False
     stream: TextIO | None = None
 
 
@@ -64,16 +71,17 @@ def verify(options: VerifyOptions) -> VerifyResult:
     """
     publisher = Publisher(repository=None, keys=tuple(options.keys))
     texts = Catalogue(Language.ENGLISH)
+    require_own_files(options.folder)
     # Without an environment nothing is remembered: neither stamps of files nor versions that were seen.
     report = verify_files(options.folder, {}, texts, publisher=publisher, stream=options.stream)
-    release = _Release(folder=report.folder, report=report, keys=tuple(options.keys))
+    release = _Release(folder=report.folder, report=report, keys=tuple(options.keys), signed=options.signed)
     checks = {name: release.check(name) for name in CHECKS}
     described = report.claims.manifest
     return VerifyResult(
         folder=report.folder,
         model=None if described is None else described.model,
         version=None if described is None else described.release,
-        complete=release.complete,
+        complete=release.whole,
         checks=tuple(checks[name] for name in CHECKS),
     )
 
@@ -85,7 +93,8 @@ class _Release:
     folder: Path
     report: VerifyReport
     keys: Sequence[PublicKey]
-    complete: bool = False
+    signed: bool
+    whole: bool = False
     info: ModelInfo | None = None
     program: ProgramFacts | None = None
     package: PackageFacts | None = None
@@ -93,7 +102,7 @@ class _Release:
     broken: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.complete = checksums.FILE_NAME in self.report.claims.sources
+        self.whole = is_whole(self.folder, self.manifest)
         report = self.report
         self.broken = {*report.missing, *report.absent, *(file.path for file in report.changed)}
         self.broken |= {file.path for file in report.unreadable}
@@ -101,6 +110,12 @@ class _Release:
     @property
     def manifest(self) -> Manifest | None:
         return self.report.claims.manifest
+
+    @property
+    def digests(self) -> Mapping[str, str]:
+        """SHA-256 by path, of all that the list or the manifest names."""
+        described = () if self.manifest is None else self.manifest.files
+        return {**{file.path: file.sha256 for file in described}, **self.report.claims.digests}
 
     def check(self, name: str) -> Check:
         """One check; an error about the files becomes a fault."""
@@ -113,26 +128,18 @@ class _Release:
             return Check(name=name, fact="", faults=(error.message,))
 
     def _signature(self) -> Check:
-        claims = self.report.claims
-        signed = " and ".join(check_signatures(self.folder, self.keys)) or "no list"
-        facts = {
-            SignatureState.NONE: "none: nobody vouches for this release",
-            SignatureState.NO_KEY: f"{signed} signed; no key is known to check it with",
-        }
-        fact = facts.get(claims.state, "")
-        if claims.signed is not None:
-            fact = f"{signed} by key {claims.signed.key.name}: {claims.signed.comment}"
-        return Check(name="signature", fact=fact)
+        found = check_signatures(self.folder, self.keys)
+        comment = "" if self.manifest is None else f"{self.manifest.model} {self.manifest.release}"
+        return judge(found, wanted_lists(whole=self.whole), comment, required=self.signed)
 
     def _sums(self) -> Check:
-        """Both lists, byte by byte as `sha256sum` writes them, so that others can check the release too."""
+        """The lists, byte by byte as `sha256sum` writes them, so that others can check the release too."""
         faults = []
         counts = []
-        for name in LISTS:
+        for name in wanted_lists(whole=self.whole):
             found = read_checksums(self.folder / name)
             if found is None:
-                if self.complete:
-                    faults.append(f"{name} is missing")
+                faults.append(f"{name} is missing")
                 continue
             counts.append(f"{name} lists {len(found.digests)}")
             if found.tolerated:
@@ -155,7 +162,10 @@ class _Release:
     def _files(self) -> Check:
         report = self.report
         missing = {*report.missing, *report.absent}
-        extra = set(report.extra)
+        extra = {*report.extra, *empty_folders(self.folder, self.digests)}
+        if checksums.FILE_NAME not in report.claims.sources and self.whole:  # the list is missing; not so the files
+            missing |= {path for path in self.digests if not os.path.lexists(self.folder / path)}
+            extra -= self.digests.keys()
         faults = []
         for path, old in sorted(self._renamed(missing, extra).items()):
             faults.append(f"renamed: {old} is here as {path}")
@@ -178,7 +188,7 @@ class _Release:
 
     def _renamed(self, missing: set[str], extra: set[str]) -> dict[str, str]:
         """Missing files that lie here under another name, by that name."""
-        wanted = {self.report.claims.digests[path]: path for path in sorted(missing)}
+        wanted = {self.digests[path]: path for path in sorted(missing)}
         return {path: wanted[digest] for path in sorted(extra) if (digest := self._digest(path)) in wanted}
 
     def _digest(self, path: str) -> str:
@@ -204,7 +214,7 @@ class _Release:
         if program is None:
             return Check(name="program", fact="", faults=tuple(faults))
         if self.manifest is not None:
-            faults = program_faults(program, self.manifest, self.folder, complete=self.complete)
+            faults = program_faults(program, self.manifest, self.folder, complete=self.whole)
         runtime = "without librknnrt" if program.runtime is None else f"with librknnrt {program.runtime.version}"
         fact = f"{program.version} for {program.target}, {runtime}; seal, bill and notices agree"
         return Check(name="program", fact=fact, faults=tuple(faults))

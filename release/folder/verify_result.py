@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from launcher.errors import MindnanoError, PackageError
+from launcher.errors import MindnanoError, PackageError, TrustError
 from launcher.integrity.release_files import printable
 
 SCHEMA: Final = "mindnano.release-verify"
@@ -31,16 +31,22 @@ CHECKS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One check: the fact where nothing is wrong, else what is, one sentence each. None of both: not done."""
+    """One check: the fact where nothing is wrong, else what is, one sentence each. None of both: not done.
+
+    `doubtful` is a fact that a reader should know before he trusts the release, such as that nobody has signed it.
+    """
 
     name: str
     fact: str
     faults: tuple[str, ...] = ()
+    doubtful: bool = False
 
     @property
     def state(self) -> str:
-        """`ok`, `fail`, or `skip` where another check's failure leaves nothing to look at."""
-        return "fail" if self.faults else "ok" if self.fact else "skip"
+        """`ok`, `warn`, `fail`, or `skip` where another check's failure leaves nothing to look at."""
+        if self.faults:
+            return "fail"
+        return ("warn" if self.doubtful else "ok") if self.fact else "skip"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +68,11 @@ class VerifyResult:
 
     @property
     def exit_code(self) -> int:
-        """0, or 4 where anything is wrong."""
-        return PackageError.exit_code if any(check.faults for check in self.checks) else 0
+        """0, 8 where the signature is not as it must be, else 4 where anything is wrong. A warning changes nothing."""
+        wrong = {check.name for check in self.checks if check.faults}
+        if "signature" in wrong:
+            return TrustError.exit_code
+        return PackageError.exit_code if wrong else 0
 
     def to_json(self) -> str:
         """One JSON document with `schema` and `version`."""
@@ -93,7 +102,9 @@ class VerifyResult:
             lines.append(f"  {check.state:<4}  {check.name:<{width}}  {printable(check.fact)}".rstrip())
             lines += [f"        - {printable(fault)}" for fault in check.faults]
         wrong = sum(len(check.faults) for check in self.checks)
-        lines.append(f"not what was released: {wrong} found" if wrong else "complete and as released")
+        doubts = ", ".join(check.name for check in self.checks if check.state == "warn")
+        good = "complete and as released" + (f"; warned of: {doubts}" if doubts else "")
+        lines.append(f"not what was released: {wrong} found" if wrong else good)
         return "\n".join(lines)
 
 
