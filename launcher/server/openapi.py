@@ -122,6 +122,10 @@ _HEADERS: Final[Mapping[str, Document]] = {
     },
     "Retry-After": {"description": "Seconds until a retry.", "schema": {"type": "integer", "minimum": 1}},
     "X-Queue-Depth": {"description": "Requests that wait, where these are too many.", "schema": {"type": "integer"}},
+    "X-Should-Retry": {
+        "description": "`false` where the same request would only fail once more; OpenAI's clients heed it.",
+        "schema": {"type": "string", "enum": ["false"]},
+    },
     "WWW-Authenticate": {"description": "How a key is given.", "schema": {"type": "string"}},
     "ETag": {"description": "The checksum at the end of the file.", "schema": {"type": "string"}},
     "Repr-Digest": {"description": "SHA-256 of the whole file (RFC 9530).", "schema": {"type": "string"}},
@@ -130,7 +134,10 @@ _ON_ALL: Final = ("X-Request-Id", "X-Served-By")
 _ON_STATUS: Final[Mapping[str, tuple[str, ...]]] = {
     "401": ("WWW-Authenticate",),
     "429": ("Retry-After",),
+    "500": ("X-Should-Retry",),
+    "501": ("X-Should-Retry",),
     "503": ("Retry-After",),
+    "504": ("X-Should-Retry",),
 }
 # Where only one kind is possible, the decoder takes an object that does not name it.
 _KIND_MAY_LACK: Final = (
@@ -259,6 +266,7 @@ def _generation(
     for status in ("200", "409", "500", "501", "503", "504"):
         if status in operation["responses"]:
             operation["responses"][status]["headers"] |= _named("X-Session-Id")
+    operation["responses"]["409"]["headers"] |= _named("X-Should-Retry")
     operation["responses"]["429"]["headers"] |= _named("X-Queue-Depth")
     return operation
 

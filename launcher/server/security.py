@@ -22,7 +22,9 @@ _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
 _MAX_HEADER_NAMES: Final = 64
 _CHANGING: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 CORS_METHODS: Final = "GET, HEAD, POST, PUT, DELETE, OPTIONS"
-EXPOSED: Final = "ETag, Repr-Digest, X-Request-Id, X-Session-Id, X-Served-By, X-Queue-Depth, Retry-After"
+EXPOSED: Final = (
+    "ETag, Repr-Digest, X-Request-Id, X-Session-Id, X-Served-By, X-Queue-Depth, X-Should-Retry, Retry-After"
+)
 
 
 class Keyring:

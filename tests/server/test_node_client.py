@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.support.node import FOLDER, run_node
 from tests.support.server_process import ServerProcess
 
-TESTS = 13
+TESTS = 14
 
 
 def test_everything_works_from_node(live: ServerProcess, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,29 @@ def test_a_deadline_ends_a_request_that_writes(client: OpenAI, live: ServerProce
     assert lines[-1].startswith('data: {"error":')
     assert "data: [DONE]" not in lines
     live.wait_idle()
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
+def test_a_client_with_its_usual_retries_repeats_no_work_in_vain(live: ServerProcess, path: str) -> None:
+    """A deadline is met once, not three times, and what was cancelled is not run again whole."""
+    sent: list[object] = []
+    body = {"messages": user(LIST), "input": LIST, **LONG}
+    body.pop("messages" if path == "/v1/responses" else "input")
+    http = openai.DefaultHttpxClient(event_hooks={"request": [sent.append]})
+    with OpenAI(base_url=live.url, api_key="none", http_client=http) as usual:
+        assert usual.max_retries > 0
+        with pytest.raises(openai.InternalServerError) as late:
+            usual.post(path, cast_to=object, body={**body, "timeout": 0.3})
+        assert late.value.status_code == 504
+        assert len(sent) == 1
+        with ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(usual.post, path, cast_to=object, body={**body, "request_id": "to-be-cancelled"})
+            cancel = {"request_id": "to-be-cancelled"}
+            eventually(lambda: live.ask("POST", "/v1/cancel", cancel).status == 200, "cancelled")
+            with pytest.raises(openai.ConflictError) as cancelled:
+                asked.result(60)
+        assert cancelled.value.code == "cancelled"
+        assert len(sent) == 2
 
 
 def test_the_clients_own_timeout_ends_the_work(client: OpenAI, live: ServerProcess) -> None:

@@ -77,6 +77,28 @@ def test_other_errors_have_a_status_and_tell_no_paths(error: Exception, status: 
     assert shown["type"] == ("server_error" if status >= 500 else shown["type"])
 
 
+@pytest.mark.parametrize(
+    ("error", "is_in_vain"),
+    [
+        (Cancelled("cancelled", "stopped"), True),
+        (RequestError("deadline_exceeded", "late", status=504), True),
+        (RequestError("grammar_unavailable", "no library", status=501), True),
+        (InternalError("internal", "a bug"), True),
+        (ValueError("a bug"), True),
+        (RequestError("request_id_in_use", "not complete yet", status=409), False),
+        (RequestError("queue_full", "8 requests wait", status=429), False),
+        (RequestError("model_loading", "loads", status=503), False),
+        (ResourceError("memory", "no room"), False),
+        (RequestError("request_timeout", "the body came late", status=408), False),
+        (RequestError("invalid_value", "wrong"), False),
+    ],
+    ids=str,
+)
+def test_clients_repeat_only_what_may_succeed_then(error: Exception, is_in_vain: bool) -> None:
+    """Without the header they repeat every 409 and everything from 500 on, and the work with it."""
+    assert (error_body(error)[1].get("X-Should-Retry") == "false") is is_in_vain
+
+
 def test_every_error_class_has_an_answer() -> None:
     classes = [MindnanoError]
     for kind in classes:

@@ -14,6 +14,12 @@ from launcher.server.protocol.shapes import ErrorReply, ErrorShape
 STATUS_CANCELLED: Final = 409
 """The client or another one took the request back."""
 
+# OpenAI's clients repeat requests that end with 408, 409, 429 or 500 and above, unless this says that they should not.
+# What was refused for lack of a place, or of an id, a session or a model that will be free or there soon, may succeed
+# the next time; what was taken back, ran out of time, failed or is not there at all would only cost the same again.
+_NO_RETRY: Final[Mapping[str, str]] = {"X-Should-Retry": "false"}
+_IN_VAIN: Final = frozenset({500, 501, 504})
+
 _JSON: Final = msgspec.json.Encoder()
 
 
@@ -37,6 +43,8 @@ def error_body(error: Exception) -> tuple[int, Mapping[str, str], bytes]:
     What a client cannot change is told without its message, which may name files; the log has that.
     """
     status, headers, shape = _describe(error)
+    if status in _IN_VAIN or isinstance(error, Cancelled):
+        headers = {**headers, **_NO_RETRY}
     return status, headers, _JSON.encode(ErrorReply(error=shape))
 
 

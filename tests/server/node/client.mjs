@@ -48,6 +48,14 @@ const WEATHER = {
 };
 
 const tests = {
+  async "with its usual retries it repeats no work in vain"() {
+    let count = 0;
+    const counting = (...asked) => (count++, fetch(...asked));
+    const usual = new OpenAI({ baseURL: `${base}/v1`, apiKey: "none", fetch: counting });
+    const asked = usual.chat.completions.create({ model, messages: user(LIST), ...long, timeout: 0.3 });
+    await assert.rejects(asked, (error) => error.status === 504);
+    assert.equal(count, 1);
+  },
   async "whole answers and streams agree"() {
     const reply = await client.chat.completions.create({ model, messages: user(LIST) });
     assert.equal(reply.choices[0].message.content, LISTED);
