@@ -8,6 +8,7 @@ from enum import Enum
 from pathlib import Path
 
 from launcher.errors import MindnanoError, PackageError
+from launcher.integrity import manifest
 from launcher.integrity.claims import Claims, SignatureState
 from launcher.integrity.release_files import printable
 from launcher.messages import Catalogue, Language
@@ -86,6 +87,7 @@ class VerifyReport:
         """Slugs of the catalogue, in a fixed order."""
         claims = self.claims
         found = {
+            "verify-warning-no-list": claims.sources == (manifest.FILE_NAME,),
             "verify-warning-unsigned": claims.state is SignatureState.NONE,
             "verify-warning-no-key": claims.state is SignatureState.NO_KEY,
             "verify-warning-unlisted-manifest": claims.unlisted_manifest,
@@ -167,7 +169,8 @@ class VerifyReport:
         hashed = format_bytes(self.hashed_bytes)
         lines.append(texts(slug, intact=self.intact, files=len(self.claims.digests), size=hashed))
         if self.damaged:
-            lines.append(texts("verify-damaged-next"))
+            led_out = any(file.reason is Reason.LINK_LEAVES_FOLDER for file in self.unreadable)
+            lines.append(texts("verify-links-next" if led_out else "verify-damaged-next"))
         elif self.exit_code:
             lines.append(texts("verify-strict"))
         return "\n".join(lines)

@@ -34,6 +34,22 @@ def test_release_without_a_signature_warns(tmp_path: Path, home: dict[str, str])
     assert look(folder, home, strict=True).exit_code == 4
 
 
+def test_release_whose_lists_were_taken_away_warns(tmp_path: Path, home: dict[str, str]) -> None:
+    folder = write_release(tmp_path / "r", lists=("MANIFEST.json",))
+    report = look(folder, home)
+    assert report.claims.sources == ("MANIFEST.json",)
+    assert report.warnings[0] == "verify-warning-no-list"
+    assert "there is no SHA256SUMS" in report.text(ENGLISH)
+    assert look(folder, home, strict=True).exit_code == 4
+
+
+def test_links_out_of_the_folder_are_told_how_to_be_fetched(release: Path, home: dict[str, str]) -> None:
+    (release / "NOTICE").rename(release.parent / "blob")
+    (release / "NOTICE").symlink_to("../blob")
+    lines = look(release, home).text(ENGLISH).splitlines()
+    assert "hf download ORG/NAME --local-dir DIR" in lines[-1]
+
+
 def test_build_without_a_key_warns(release: Path, home: dict[str, str]) -> None:
     report = look(release, home, NOBODY)
     assert (report.exit_code, report.claims.state) == (0, SignatureState.NO_KEY)

@@ -27,6 +27,7 @@ TEXTS: Final[Mapping[str, str]] = {
     "verify-reason-read-error": "it cannot be read; check the disk",
     "verify-extra": "not part of the release ({count}):",
     "verify-warning": "warning: {text}",
+    "verify-warning-no-list": "there is no SHA256SUMS; {source} alone says which files belong here",
     "verify-warning-unsigned": "the release has no signature; this shows that it is complete, not who made it",
     "verify-warning-no-key": "this build has no key to check the signature with; who made the release is not known",
     "verify-warning-unlisted-manifest": "MANIFEST.json is not listed in {source} and was not used",
@@ -36,5 +37,7 @@ TEXTS: Final[Mapping[str, str]] = {
     "verify-intact": "intact: {intact} of {files} files, {size} hashed",
     "verify-damaged": "damaged: {intact} of {files} files are intact, {size} hashed",
     "verify-damaged-next": "next: fetch the missing and changed files again, then verify again",
+    "verify-links-next": "next: fetch the files themselves, not links to a cache; from Hugging Face with: "
+    "hf download ORG/NAME --local-dir DIR",
     "verify-strict": "failed: a warning counts as a failure with --strict",
 }

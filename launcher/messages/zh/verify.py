@@ -27,6 +27,7 @@ TEXTS: Final[Mapping[str, str]] = {
     "verify-reason-read-error": "读取出错，请检查磁盘",
     "verify-extra": "不属于这个发布（{count}）：",
     "verify-warning": "警告：{text}",
+    "verify-warning-no-list": "没有 SHA256SUMS；只有 {source} 说明这里应有哪些文件",
     "verify-warning-unsigned": "这个发布没有签名；只能说明文件完整，不能说明由谁制作",
     "verify-warning-no-key": "本程序没有可用来检查签名的密钥；无法确认由谁制作",
     "verify-warning-unlisted-manifest": "{source} 没有列出 MANIFEST.json，因此没有使用它",
@@ -36,5 +37,7 @@ TEXTS: Final[Mapping[str, str]] = {
     "verify-intact": "完好：{files} 个文件中的 {intact} 个，共校验 {size}",
     "verify-damaged": "已损坏：{files} 个文件中只有 {intact} 个完好，共校验 {size}",
     "verify-damaged-next": "建议：重新获取缺少和内容不符的文件，然后再次校验",
+    "verify-links-next": "建议：获取文件本身，而不是指向缓存的链接；从 Hugging Face 下载请用："
+    "hf download ORG/NAME --local-dir DIR",
     "verify-strict": "未通过：使用 --strict 时警告按失败处理",
 }
