@@ -91,7 +91,9 @@ class Queued:
 class Reading:
     """Progress through the prompt of choice `choice` in tokens, of which the first `cached` needed no reading.
 
-    After a pause there is another such progress, through the prompt and what was written. `seconds` since it began.
+    `seconds` since it began, pauses included. After a pause it goes on where it was: `done` never falls, and `cached`
+    stays what it was at the beginning. Once the choice has a token there is none, whatever a pause makes the engine read
+    again.
     """
 
     done: int

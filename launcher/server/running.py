@@ -51,6 +51,7 @@ class _Choice:
     reasoning: int = 0
     cached: int | None = None
     source: CacheSource = CacheSource.NONE
+    reading_since: float | None = None  # when it first began to read the prompt, on the clock of the ports
     prefilled: int = 0  # prompt tokens that were read at some time, the reused ones included
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
@@ -92,8 +93,6 @@ class Run:
         self._ids: tuple[int, ...] = ()
         self._phase = Phase.READING
         self._next_reading = 0.0
-        self._reused = 0
-        self._reading_since = 0.0
         self._metrics: list[Metrics] = []
 
     @property
@@ -191,7 +190,8 @@ class Run:
         self._ids = (*request.prompt, *choice.generated)
         self._open = True
         self._phase = Phase.READING
-        self._reading_since = self._ports.clock()
+        if choice.reading_since is None:
+            choice.reading_since = self._ports.clock()
         try:
             begun = self._ports.store.begin(
                 owner=request.owner, name=request.session, ids=self._ids, is_stopped=self._is_stopped
@@ -204,8 +204,7 @@ class Run:
             choice.cached = choice.prefilled = begun.reused
             choice.source = begun.source
             self._ports.totals.cached += begun.reused
-        self._reused = begun.reused
-        self._tell_reading(begun.reused, self._ports.clock())
+        self._tell_reading(self._ports.clock())
 
     def _read(self) -> None:
         """Reads to the next mark or the end of a slice, whichever is nearer."""
@@ -230,17 +229,22 @@ class Run:
         if stop in self._marks:
             ports.store.keep(self._marks[stop])
         if now >= self._next_reading or done == len(ids):
-            self._tell_reading(done, now)
+            self._tell_reading(now)
 
-    def _tell_reading(self, done: int, now: float) -> None:
+    def _tell_reading(self, now: float) -> None:
+        """How far the prompt is read. What a pause makes the engine read again was read before, so it is told as that;
+        and where the reply has begun, nothing of the prompt is left to tell."""
+        choice = self._choice
+        if choice.generated:
+            return
         self._next_reading = now + _READING_INTERVAL
         self._send(
             Reading(
-                done=done,
+                done=choice.prefilled,
                 total=len(self._ids),
-                cached=self._reused,
-                seconds=now - self._reading_since,
-                choice=self._choice.index,
+                cached=choice.cached or 0,
+                seconds=0.0 if choice.reading_since is None else now - choice.reading_since,
+                choice=choice.index,
             )
         )
 

@@ -43,14 +43,42 @@ def test_a_paused_answer_goes_on_as_if_it_had_not_been(gated: Bench, chunks: int
     gated.gate.open()
     assert other.text() == expected_text(request("b", prompt="other"))
     assert listener.of(Paused) == [Paused()]
+    told = listener.of(Deltas)
     before = len(listener.events)
     state = gated.scheduler.state()
     assert (state.running, state.paused) == (None, 1)
     assert gated.scheduler.resume("a", "")
     assert [listener.text(0), listener.text(1)] == [expected_text(asked, 0), expected_text(asked, 1)]
-    assert isinstance(listener.events[before], Reading)
+    # What a pause makes the engine read again while it writes is nothing of the prompt.
+    assert isinstance(listener.events[before], Deltas if told else Reading)
     metrics = listener.of(ChoiceFinished)[0].metrics
     assert (metrics.generated, metrics.cached) == (10, 0)
+
+
+@pytest.mark.parametrize("chunks", [2, 4, 6, 9])
+def test_progress_through_the_prompt_does_not_go_back_or_begin_again(gated: Bench, chunks: int) -> None:
+    """A first request leaves something to reuse; one in between takes the engine in the pause, with all it has."""
+    prompt = "y" * 300
+    before = gated.submit(request("a", prompt=prompt[:100], max_tokens=1))
+    gated.gate.step(2)
+    before.end()
+    asked = gated.submit(request("b", prompt=prompt, max_tokens=10))
+    other = gated.submit(request("c", prompt="other"))
+    gated.gate.wait()
+    gated.gate.step(chunks)
+    assert gated.scheduler.pause("b", "")
+    gated.gate.open()
+    other.end()
+    assert gated.scheduler.resume("b", "")
+    asked.end()
+    told = asked.of(Reading)
+    assert {(each.total, each.cached) for each in told} == {(300, told[0].done)}
+    for name in ("done", "seconds"):
+        values = [getattr(each, name) for each in told]
+        assert values == sorted(values)
+    assert told[-1].done == 300
+    written = [isinstance(event, Deltas) for event in asked.events if isinstance(event, Deltas | Reading)]
+    assert written == sorted(written)
 
 
 def test_a_rate_counts_only_tokens_that_took_an_evaluation() -> None:
