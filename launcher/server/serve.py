@@ -23,7 +23,15 @@ from launcher import __version__
 from launcher.download.first_start import first_start
 from launcher.download.model_store import find_model
 from launcher.engine import Package
-from launcher.errors import EXIT_SIGHUP, EXIT_SIGINT, EXIT_SIGTERM, MindnanoError, RequestError
+from launcher.errors import (
+    EXIT_SIGHUP,
+    EXIT_SIGINT,
+    EXIT_SIGTERM,
+    InternalError,
+    MindnanoError,
+    RequestError,
+    ResourceError,
+)
 from launcher.event_log import EventLog
 from launcher.memory_plan import read_usage
 from launcher.messages import Catalogue
@@ -94,7 +102,8 @@ def _plan(options: Options, texts: Catalogue) -> Plan:
         _say(texts("server-key-file-public", path=options.serving.api_key_file))
     if not address.is_loopback and not words:
         _say(texts("server-lan-open", host=options.host))
-    hosts = None if address.path is not None else own_names(options.serving)
+    # A page that points a name of its own at this machine has no key.
+    hosts = None if address.path is not None or words else own_names(options.serving)
     origins = frozenset(origin.lower() for origin in options.serving.cors_origins)
     return Plan(address=address, access=Access(keys=Keyring(words), hosts=hosts, origins=origins), tls=tls)
 
@@ -193,7 +202,12 @@ class Server:
         except MindnanoError as error:
             if self._stop.is_set():  # loading was stopped
                 return self._code
+            self._code = error.exit_code
             self._journal.write("failed", {"slug": error.slug, "message": error.message})
+            raise
+        except Exception as error:  # a bug, which the program's end tells in full
+            self._code = (ResourceError if isinstance(error, MemoryError) else InternalError).exit_code
+            self._journal.write("failed", {"slug": "internal", "message": repr(error)})
             raise
 
     def _load(self, opened: ExitStack) -> LoadedBackend:

@@ -182,6 +182,16 @@ def test_without_a_key_nothing_is_answered(guarded: ServerProcess) -> None:
             assert [model.id for model in client.models.list()] == [MODEL]
 
 
+def test_with_keys_any_name_of_this_machine_is_answered_to_but_no_other_page(guarded: ServerProcess) -> None:
+    """A router's name for a board is not known to the board, and a page that points a name here has no key."""
+    named = {"Host": "rock5.lan:9092"}
+    assert guarded.ask("GET", "/v1/models", headers=named).status == 200
+    assert guarded.ask("GET", "/v1/models", headers={**named, "Authorization": "Bearer none"}).status == 401
+    page = {**named, "Origin": "https://evil.example"}
+    refused = guarded.ask("POST", "/tokenize", {"content": "x"}, headers=page)
+    assert (refused.status, refused.json()["error"]["code"]) == (403, "origin_not_allowed")
+
+
 def test_sessions_and_requests_of_another_key_are_out_of_reach(guarded: ServerProcess) -> None:
     with openai_client(guarded, KEYS[0]) as one, openai_client(guarded, KEYS[1]) as other:
         asked: dict[str, Any] = {"model": MODEL, "messages": user(LIST), "extra_body": {"session_id": "mine"}}

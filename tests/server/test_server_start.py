@@ -6,6 +6,8 @@ from __future__ import annotations
 import fcntl
 import os
 import socket
+import subprocess
+import sys
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -13,13 +15,13 @@ import pytest
 
 from launcher.engine import Engine, Package, Session
 from launcher.engine_types import EngineOptions, KvType, SessionOptions
-from launcher.errors import MindnanoError, UsageError
+from launcher.errors import InternalError, MindnanoError, UsageError
 from launcher.memory_plan import Runtime, plan_process
 from launcher.messages import Catalogue, Language
 from launcher.options.parse import Options, parse
 from launcher.server.serve import run_serve
 from launcher.server.session_room import conversation_bytes, require_room_to_save
-from tests.support.demo import require_demo
+from tests.support.demo import ROOT, require_demo
 from tests.support.server_child import events, server_process
 from tests.support.server_process import ServerProcess
 
@@ -103,6 +105,31 @@ def test_without_the_grammar_library_only_constraints_are_refused(tmp_path: Path
     told = {event["event"]: event for event in events(log)}
     assert "grammar" not in told["loaded"]["predicted_terms"]
     assert told["grammar_unavailable"]["slug"] == "constrained_decoding_unavailable"
+
+
+BROKEN = """
+import sys
+import launcher.server.serve
+def broken(*arguments, **named):
+    raise ValueError("a bug")
+launcher.server.serve.open_model = broken
+from launcher.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "code"), [(["-m", "launcher"], UsageError.exit_code), (["-c", BROKEN], InternalError.exit_code)]
+)
+def test_a_start_that_fails_logs_the_exit_code_that_the_process_has(
+    tmp_path: Path, program: list[str], code: int
+) -> None:
+    log = tmp_path / "log"
+    words = ("--demo", "--no-console", "--host", f"unix:{tmp_path}/s", "--context", "32K", "--log", str(log))
+    done = subprocess.run([sys.executable, *program, *words], cwd=ROOT, capture_output=True, timeout=60, check=False)
+    assert done.returncode == code, done.stderr
+    told = [(event["event"], event.get("exit_code")) for event in events(log)]
+    assert told == [("failed", None), ("stopped", code)]
 
 
 def test_a_budget_too_small_for_a_full_context_is_told_with_what_it_takes(tmp_path: Path) -> None:
