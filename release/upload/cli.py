@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from launcher.errors import MindnanoError
 from release.arguments import label
 
 
@@ -21,7 +22,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--message", type=label, metavar="TEXT", help="of the commit (default: model and version of the release)"
     )
-    parser.add_argument("--delete", action="store_true", help="also delete what the release does not have")
+    others = parser.add_mutually_exclusive_group()
+    others.add_argument(
+        "--delete", action="store_true", help="also delete files that are not of a release; an earlier one's always go"
+    )
+    others.add_argument(
+        "--leave",
+        action="store_true",
+        help="let files that are not of a release stay, although a download then does not pass mindnano verify",
+    )
     parser.add_argument("--create", action="store_true", help="make the repository where it is not there")
     parser.add_argument("--private", action="store_true", help="with --create: only its owners see it")
     parser.add_argument("--parent", metavar="COMMIT", help="refuse unless the branch is still here, as shown before")
@@ -31,6 +40,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Verifies, shows, and with --yes uploads."""
+    from release.upload.plan import failure_json
     from release.upload.publish import PublishOptions, publish
 
     options = PublishOptions(
@@ -39,10 +49,16 @@ def run(arguments: argparse.Namespace) -> None:
         branch=arguments.branch,
         message=arguments.message,
         delete=arguments.delete,
+        leave=arguments.leave,
         create=arguments.create,
         private=arguments.private,
         parent=arguments.parent,
         confirmed=arguments.yes,
     )
-    result = publish(options)
+    try:
+        result = publish(options)
+    except MindnanoError as error:
+        if arguments.json:
+            print(failure_json(arguments.repo, error))
+        raise
     print(result.to_json() if arguments.json else result.to_text())

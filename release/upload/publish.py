@@ -7,7 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from hashlib import sha1, sha256
 from pathlib import Path
 from typing import Any, Final
@@ -17,19 +17,16 @@ from launcher.integrity import checksums
 from launcher.integrity.manifest import FILE_NAME as MANIFEST
 from launcher.integrity.release_files import printable
 from launcher.integrity.signature import SUFFIX
-from launcher.progress import format_bytes
 from release.upload.hub import Hub, RemoteFile, open_hub
+from release.upload.plan import Commit, LocalFile, sort_others
 
-SCHEMA: Final = "mindnano.publish"
-VERSION: Final = 1
 _REPOSITORY: Final = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
 _BRANCH: Final = re.compile(r"[A-Za-z0-9][\w./-]{0,199}", re.ASCII)
 _COMMIT: Final = re.compile(r"[0-9a-f]{40}")
 # What the hub stores beside git, as its documentation has it.
 _LARGE: Final = 10_000_000
 _SAMPLE: Final = 8192
-# The hub's own; without it, large files would become ordinary ones.
-_KEPT: Final = frozenset({".gitattributes"})
+_SHOWN: Final = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +36,8 @@ class PublishOptions:
     Attributes:
         repository: ORG/NAME.
         message: of the commit; None makes one of the manifest's model and version.
-        delete: whether files that the release does not have are deleted.
+        delete: whether files that are not of a release are deleted too; those of an earlier release always are.
+        leave: whether they may stay, though a download of the repository then does not pass `mindnano verify`.
         create: whether a missing repository is made, `private` or not.
         parent: the commit that the branch must be at; None takes the one that is there.
         confirmed: whether anything is changed at all.
@@ -50,89 +48,18 @@ class PublishOptions:
     branch: str = "main"
     message: str | None = None
     delete: bool = False
+    leave: bool = False
     create: bool = False
     private: bool = False
     parent: str | None = None
     confirmed: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LocalFile:
-    """A file to publish. `storage` is `lfs` above 10 MB and for what is no text, else `regular`."""
-
-    path: str
-    size: int
-    sha256: str
-    storage: str
-    blob: str
-
-    def equals(self, remote: RemoteFile) -> bool:
-        """Whether the hub has the same bytes."""
-        return remote.sha256 == self.sha256 if remote.sha256 is not None else remote.blob == self.blob
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Commit:
-    """What the commit does, or did. `parent` is None for a repository that is not there yet.
-
-    `left` are files that only the repository has and that stay. `made` is the new commit, None where there is none.
-    """
-
-    endpoint: str
-    repository: str
-    branch: str
-    parent: str | None
-    message: str
-    added: tuple[LocalFile, ...]
-    changed: tuple[LocalFile, ...]
-    unchanged: tuple[LocalFile, ...]
-    deleted: tuple[str, ...]
-    left: tuple[str, ...]
-    made: str | None = None
-    dry_run: bool = True
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing would change."""
-        return not (self.added or self.changed or self.deleted)
-
-    def to_json(self) -> str:
-        """One JSON document with `schema` and `version`."""
-        return json.dumps({"schema": SCHEMA, "version": VERSION, **asdict(self)}, indent=1, ensure_ascii=False)
-
-    def to_text(self) -> str:
-        """For a reader: everything that the commit consists of."""
-        lines = [
-            f"repository  {self.repository} at {self.endpoint}",
-            f"branch      {self.branch}",
-            f"parent      {self.parent or 'none: the repository is not there yet'}",
-            f"message     {self.message}",
-            "",
-        ]
-        for word, files in (("add", self.added), ("change", self.changed), ("keep", self.unchanged)):
-            lines += [
-                f"{word:<7} {format_bytes(file.size):>9}  {file.storage:<7}  {file.sha256}  {file.path}"
-                for file in files
-            ]
-        lines += [f"delete  {printable(path)}" for path in self.deleted]
-        lines += [f"leave   {printable(path)} (not of this release; --delete would delete it)" for path in self.left]
-        sent = sum(file.size for file in (*self.added, *self.changed))
-        lines += ["", f"{format_bytes(sent)} to send"]
-        if self.made is not None:
-            lines.append(f"committed as {self.made}")
-        elif self.is_empty:
-            lines.append("nothing to do: the repository holds this release")
-        elif self.dry_run:
-            where = "" if self.parent is None else f" --parent {self.parent}"
-            lines.append(f"nothing was changed; to make this commit, add --yes{where}")
-        return "\n".join(lines)
-
-
 def publish(options: PublishOptions) -> Commit:
     """Verifies the release, plans the commit, and makes it where `confirmed`.
 
     Raises:
-        UsageError: a malformed name, or nobody is logged in.
+        UsageError: a malformed name, nobody is logged in, or the repository has files that are not of a release.
         PackageError: the release is not what it should be.
         NetworkError: the hub cannot be reached, refuses, or its branch has moved.
     """
@@ -143,6 +70,8 @@ def publish(options: PublishOptions) -> Commit:
     if options.private and not options.create:
         hint = "A repository that is there keeps its visibility; change that on its page."
         raise UsageError("publish-options", "--private needs --create", hint=hint)
+    if options.delete and options.leave:
+        raise UsageError("publish-options", "--delete and --leave say the opposite of each other", hint="Give one.")
     if options.parent is not None and not _COMMIT.fullmatch(options.parent):
         raise UsageError("publish-options", f"--parent is {options.parent!r}, expected 40 hexadecimal digits")
     require_verified(options.folder)
@@ -153,6 +82,14 @@ def publish(options: PublishOptions) -> Commit:
     commit = _plan(options, files, hub)
     if not options.confirmed or commit.is_empty:
         return commit
+    if commit.left and not options.leave:
+        shown = ", ".join(map(printable, commit.left[:_SHOWN])) + (", ..." if len(commit.left) > _SHOWN else "")
+        raise UsageError(
+            "publish-foreign",
+            f"{options.repository} has {len(commit.left)} files that are not of a release ({shown}); with them a"
+            " download of the repository does not pass mindnano verify",
+            hint="Add --delete to delete them in the same commit, or --leave to let them stay. Nothing was sent.",
+        )
     return _make(options, commit, hub)
 
 
@@ -232,7 +169,7 @@ def _plan(options: PublishOptions, files: tuple[LocalFile, ...], hub: Hub) -> Co
         raise _moved(options, f"its {options.branch} is at {parent or 'nothing'}, expected {options.parent}")
     remote: Mapping[str, RemoteFile] = {} if parent is None else hub.files(options.repository, parent)
     known = [file for file in files if file.path in remote]
-    others = sorted(set(remote) - {file.path for file in files} - _KEPT)
+    deleted, left = sort_others(remote, [file.path for file in files], delete=options.delete)
     return Commit(
         endpoint=hub.endpoint,
         repository=options.repository,
@@ -242,8 +179,8 @@ def _plan(options: PublishOptions, files: tuple[LocalFile, ...], hub: Hub) -> Co
         added=tuple(file for file in files if file.path not in remote),
         changed=tuple(file for file in known if not file.equals(remote[file.path])),
         unchanged=tuple(file for file in known if file.equals(remote[file.path])),
-        deleted=tuple(others) if options.delete else (),
-        left=() if options.delete else tuple(others),
+        deleted=tuple(deleted),
+        left=tuple(left),
     )
 
 

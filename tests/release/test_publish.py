@@ -17,6 +17,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import huggingface_hub
+import jsonschema
 import pytest
 from huggingface_hub.utils import _http
 
@@ -24,12 +25,14 @@ from launcher.errors import MindnanoError, NetworkError, PackageError, UsageErro
 from launcher.integrity.checksums import format_checksums
 from release import cli
 from release.upload import publish as module
-from release.upload.publish import Commit, PublishOptions, publish
+from release.upload.plan import Commit
+from release.upload.publish import PublishOptions, publish
 from tests.support.demo import ROOT
 from tests.support.fake_hub import TOKEN, FakeHub, Stored
 from tests.support.releases import sha256
 
 REPO = "org/tiny"
+SCHEMA = json.loads((ROOT / "release" / "folder" / "schemas" / "publish.json").read_text(encoding="utf-8"))
 WEIGHTS = bytes(range(256)) * 1000
 FILES = {
     "README.md": b"---\nlicense: mit\n---\n# A model\n",
@@ -98,6 +101,7 @@ def test_without_yes_everything_is_shown_and_nothing_is_changed(hub: FakeHub, re
     assert next(line for line in text.splitlines() if line.endswith("NOTICE")).split()[3] == "regular"
     assert f"--yes --parent {commit.parent}" in text
     document = json.loads(commit.to_json())
+    jsonschema.validate(document, SCHEMA)
     assert (document["schema"], document["version"], document["dry_run"]) == ("mindnano.publish", 1, True)
     assert len(repository.commits) == 2
     assert not [request for request in hub.requests if not request.startswith("GET ")]
@@ -120,15 +124,54 @@ def test_yes_makes_one_commit_of_the_public_files(hub: FakeHub, release: Path) -
     assert len(repository.commits) == 2
 
 
-def test_delete_takes_away_what_the_release_does_not_have(hub: FakeHub, release: Path) -> None:
+def test_files_of_somebody_else_are_neither_deleted_nor_left_unasked(hub: FakeHub, release: Path) -> None:
     repository = hub.make(REPO)
-    repository.add("old", {**repository.files, "old.bin": Stored(b"x", True)})
-    publish(_options(release, confirmed=True))
-    assert "old.bin" in repository.files
+    repository.add("old", {**repository.files, "old.bin": Stored(b"x", True), "a/b.l3r": Stored(b"x", True)})
+    shown = publish(_options(release))
+    assert (shown.left, shown.deleted) == (("a/b.l3r", "old.bin"), ())
+    assert "with the 2 left, a download of the repository does not pass mindnano verify" in shown.to_text()
+    with pytest.raises(UsageError, match=r"2 files that are not of a release \(a/b\.l3r, old\.bin\)") as caught:
+        publish(_options(release, confirmed=True))
+    assert (caught.value.slug, len(repository.commits)) == ("publish-foreign", 2)
+    publish(_options(release, confirmed=True, leave=True))
+    assert {"old.bin", "a/b.l3r"} <= repository.files.keys()
     commit = publish(_options(release, confirmed=True, delete=True))
-    assert commit.deleted == ("old.bin",)
+    assert commit.deleted == ("a/b.l3r", "old.bin")
     assert sorted(repository.files) == sorted([".gitattributes", *FILES, "SHA256SUMS.PUBLIC"])
     assert len(repository.commits) == 4
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("SHA256SUMS", "SHA256SUMS.minisig", "SHA256SUMS.PUBLIC.minisig", "SHA256SUMS.PUBLIC.sigstore.json"),
+        *("old.l3r", "mindnano-infer", "LICENSE-BASE-MODEL", "NOTICES.txt", "notices/zlib.txt", "notices/index.json"),
+    ],
+)
+def test_what_an_earlier_release_left_goes_in_the_same_commit(hub: FakeHub, release: Path, name: str) -> None:
+    repository = hub.make(REPO)
+    repository.add("old", {**repository.files, name: Stored(b"x", False)})
+    shown = publish(_options(release))
+    assert (shown.deleted, shown.left) == ((name,), ())
+    assert f"delete  {name}" in shown.to_text().splitlines()
+    publish(_options(release, confirmed=True))
+    assert name not in repository.files
+    assert len(repository.commits) == 3
+
+
+@pytest.mark.parametrize("words", [["--yes"], ["--private"], ["--parent", "main"]])
+def test_an_error_is_a_json_document_too(
+    hub: FakeHub, release: Path, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    code = cli.main(["publish", str(release), "--repo", REPO, "--json", *words])
+    streams = capsys.readouterr()
+    document = json.loads(streams.out)
+    jsonschema.validate(document, SCHEMA)
+    assert document["exit_code"] == code != 0
+    assert document["error"]["slug"] in streams.err
+    hub.make(REPO)
+    assert cli.main(["publish", str(release), "--repo", REPO, "--json", "--yes"]) == 0
+    jsonschema.validate(json.loads(capsys.readouterr().out), SCHEMA)
 
 
 def test_a_missing_repository_is_made_only_when_asked(hub: FakeHub, release: Path) -> None:
@@ -260,9 +303,10 @@ def test_a_card_that_the_hub_refuses_is_told(hub: FakeHub, release: Path) -> Non
         {"branch": ""},
         {"branch": "a b"},
         {"branch": "-x"},
+        {"delete": True, "leave": True},
     ],
 )
-def test_malformed_names_are_refused(release: Path, changes: dict[str, str]) -> None:
+def test_malformed_names_are_refused(release: Path, changes: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
         publish(_options(release, **changes))
 

@@ -1,7 +1,7 @@
 """A hub on loopback: repositories with commits, trees, large files by parts, and the faults that a real one has.
 
 It speaks what `huggingface_hub` asks for when it publishes: repo info, tree, create, validate-yaml, preupload, the LFS
-batch with multi-part upload and its completion, and the commit as lines of JSON.
+batch with multi-part upload and its completion, and the commit as lines of JSON. It also gives out the files.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, Self
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 TOKEN = "hf_secretsecretsecret"
 _TEXTS = (".md", ".json", ".txt", ".gitattributes", ".PUBLIC", ".minisig")
@@ -25,6 +25,7 @@ _TREE = re.compile(r"/api/models/(?P<repo>[^/]+/[^/]+)/tree/(?P<revision>[^/]+)/
 _PREUPLOAD = re.compile(r"/api/models/(?P<repo>[^/]+/[^/]+)/preupload/(?P<revision>.+)")
 _BATCH = re.compile(r"/(?P<repo>[^/]+/[^/]+)\.git/info/lfs/objects/batch")
 _COMMIT = re.compile(r"/api/models/(?P<repo>[^/]+/[^/]+)/commit/(?P<revision>.+)")
+_FILE = re.compile(r"/(?P<repo>[^/]+/[^/]+)/resolve/(?P<revision>[^/]+)/(?P<path>.+)")
 
 
 @dataclass
@@ -122,7 +123,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self._serve()
 
-    do_POST = do_PUT = do_GET
+    do_POST = do_PUT = do_HEAD = do_GET
 
     def _serve(self) -> None:
         self.close_connection = True
@@ -177,6 +178,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(400 if is_bad else 200, {"errors": [{"message": '"license" is not one'}] if is_bad else []})
         elif path.startswith("/complete/"):
             self._complete(json.loads(body))
+        elif match := _FILE.fullmatch(path):
+            self._give_out(match)
         elif match := _INFO.fullmatch(path) or _TREE.fullmatch(path) or _PREUPLOAD.fullmatch(path):
             self._read(path, match, body)
         elif not logged_in:
@@ -200,7 +203,20 @@ class _Handler(BaseHTTPRequestHandler):
             files = json.loads(body)["files"]
             self._answer(200, {"files": [_mode(entry, repository) for entry in files]})
         else:
-            self._answer(200, {"id": match["repo"], "sha": repository.head, "siblings": []})
+            siblings = [{"rfilename": name} for name in repository.files]
+            self._answer(200, {"id": match["repo"], "sha": repository.head, "siblings": siblings})
+
+    def _give_out(self, match: re.Match[str]) -> None:
+        repository = self.owner.repositories[match["repo"]]
+        stored = repository.files[unquote(match["path"])]
+        self.send_response(200)
+        self.send_header("ETag", f'"{stored.sha256 if stored.large else stored.blob}"')
+        self.send_header("X-Repo-Commit", repository.head)
+        self.send_header("Content-Length", str(len(stored.data)))
+        self.send_header("Connection", "close")
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(stored.data)
 
     def _batch(self, asked: dict[str, Any]) -> None:
         objects = []
