@@ -40,6 +40,12 @@ def _add_extract(parser: argparse.ArgumentParser) -> None:
         choices=("f32", "bf16", "w8a8", "w4a8", "w4a8-plain"),
         help="how to store a checkpoint's layer, as in mindnano quantize (default: w8a8)",
     )
+    parser.add_argument(
+        "--calibration-scales",
+        type=Path,
+        metavar="FILE",
+        help="what to round a checkpoint's layer by, as in mindnano quantize; what it says of the trunk is left alone",
+    )
     parser.add_argument("--name", type=label, help="name of the donor (default: what the source says)")
     parser.add_argument("--license", type=label, help="licence of the donor's weights")
     parser.add_argument("--repository", type=label, help="where the donor comes from")
@@ -55,6 +61,7 @@ def _extract(arguments: argparse.Namespace) -> None:
         output=arguments.output,
         trunk=arguments.trunk,
         recipe=arguments.recipe,
+        calibration_scales=arguments.calibration_scales,
         name=arguments.name,
         license=arguments.license,
         repository=arguments.repository,

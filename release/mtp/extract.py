@@ -17,6 +17,7 @@ from release.checkpoint.files import Checkpoint, SourceFile, checkpoint_name, op
 from release.checkpoint.safetensors_reader import TensorLocation, TensorReader
 from release.checkpoint.special_tokens import resolve_special_tokens
 from release.checkpoint.tensors import GROUP_MTP, PackageTensor, check_closed_world, package_tensors
+from release.layouts.quantizer import Float32Array
 from release.layouts.weights import tensor_bytes
 from release.mtp.append import (
     check_same_dimensions,
@@ -41,9 +42,11 @@ from release.package.reader import (
     tensor_copier,
 )
 from release.package.tokenizer_tables import build_tables
+from release.quantization.assemble import Fold
 from release.quantization.encoding import Encoded, Task, encoding_jobs
 from release.quantization.quantize import CREATED_BY
-from release.quantization.recipe import RECIPES
+from release.quantization.recipe import RECIPES, Recipe
+from release.quantization.scales import Calibration, read_calibration
 
 SUFFIX: Final = ".mtp.l3r"
 DEFAULT_RECIPE: Final = "w8a8"
@@ -61,6 +64,7 @@ class ExtractOptions:
     output: Path
     trunk: Path | None = None
     recipe: str | None = None
+    calibration_scales: Path | None = None
     name: str | None = None
     license: str | None = None
     repository: str | None = None
@@ -74,6 +78,8 @@ class _Planned:
     tensor: PackageTensor
     dtype: Dtype
     length: int
+    fold: Fold | None
+    importance: Float32Array | None
 
 
 def extract(options: ExtractOptions) -> Path:
@@ -161,10 +167,11 @@ def _from_checkpoint(options: ExtractOptions, trunk: PackageFile | None) -> None
             f"{options.source} has another tokenizer than {trunk.path}: the layer would speak of other tokens",
             hint="Take the layer from the base model of the same version.",
         )
-    planned = [
-        _Planned(tensor=tensor, dtype=recipe.dtype(tensor), length=tensor_bytes(recipe.dtype(tensor), tensor.shape))
-        for tensor in tensors
-    ]
+    calibration = None
+    if options.calibration_scales is not None:
+        trunk_tensors = [one for one in package_tensors(config, with_mtp=True) if one.group != GROUP_MTP]
+        calibration = read_calibration(options.calibration_scales, tensors, others=trunk_tensors)
+    planned = [_planned(tensor, recipe, calibration) for tensor in tensors]
     with Progress("Hashing the source", stored_bytes(checkpoint, tensors)) as progress:
         digests = source_digests(checkpoint, tensors, progress.advance)
     donor = Donor(
@@ -173,6 +180,7 @@ def _from_checkpoint(options: ExtractOptions, trunk: PackageFile | None) -> None
         revision=options.revision,
         license=options.license,
         recipe=recipe.name,
+        calibration=None if calibration is None else calibration.sha256,
         files=_small_files(checkpoint),
         sources=digests,
     )
@@ -189,7 +197,13 @@ def _from_checkpoint(options: ExtractOptions, trunk: PackageFile | None) -> None
         ):
             for index, (item, offset) in enumerate(zip(planned, plan.tensor_offsets, strict=True)):
                 file.seek(offset)
-                task = Task(tensor=item.tensor, dtype=item.dtype, group_format=recipe.formats.get(item.dtype))
+                task = Task(
+                    tensor=item.tensor,
+                    dtype=item.dtype,
+                    group_format=recipe.formats.get(item.dtype),
+                    fold=item.fold,
+                    importance=item.importance,
+                )
                 jobs = encoding_jobs(task, reader, head_shape=head_shape)
                 digest = _convert(file, jobs, progress.advance)
                 infos[index] = _info(item, digest)
@@ -202,11 +216,23 @@ def _from_checkpoint(options: ExtractOptions, trunk: PackageFile | None) -> None
         _finish(file, options.output)
 
 
+def _planned(tensor: PackageTensor, recipe: Recipe, calibration: Calibration | None) -> _Planned:
+    dtype = recipe.dtype(tensor)
+    return _Planned(
+        tensor=tensor,
+        dtype=dtype,
+        length=tensor_bytes(dtype, tensor.shape),
+        fold=None if calibration is None else calibration.folds.get(tensor.name),
+        importance=None if calibration is None else calibration.importance.get(tensor.name),
+    )
+
+
 def _from_package(options: ExtractOptions, trunk: PackageFile | None) -> None:
-    if options.recipe is not None:
+    unused = "--recipe" if options.recipe is not None else "--calibration-scales"
+    if options.recipe is not None or options.calibration_scales is not None:
         raise UsageError(
             "mtp-recipe-unused",
-            f"{options.source} is a package: its layer is copied as it is, so that --recipe says nothing",
+            f"{options.source} is a package: its layer is copied as it is, so that {unused} says nothing",
             hint="Give the checkpoint folder to convert the layer anew.",
         )
     package = read_donor(options.source)

@@ -256,7 +256,9 @@ def _prepare(options: QuantizeOptions, recipe: Recipe) -> _Conversion:
     tensors, mtp = _choose_tensors(config, checkpoint, drop_mtp=options.drop_mtp)
     calibration = None
     if options.calibration_scales is not None:
-        calibration = read_calibration(options.calibration_scales, tensors)
+        every = package_tensors(config, with_mtp=config.mtp_layer_count > 0)
+        left_out = [tensor for tensor in every if tensor not in tensors]
+        calibration = read_calibration(options.calibration_scales, tensors, others=left_out)
     return _Conversion(
         checkpoint=checkpoint,
         config=config,

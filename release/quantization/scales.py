@@ -42,6 +42,8 @@ Float32Array = npt.NDArray[np.float32]
 Float64Array = npt.NDArray[np.float64]
 
 _IMPORTANCE = ".importance"
+_FINAL_NORM = "model.norm.weight"
+"""The one tensor of the trunk that the MTP layer reads too; its scales are about either."""
 
 _KDA_INPUTS = ("q_proj", "k_proj", "v_proj", "f_proj", "g_proj", "b_proj")
 _MLA_INPUTS = ("q_a_proj", "q_proj", "kv_a_proj_with_mqa", "g_proj")
@@ -71,17 +73,27 @@ class Calibration:
     importance: Mapping[str, Float32Array]
 
 
-def read_calibration(path: Path, tensors: Sequence[PackageTensor]) -> Calibration:
+def read_calibration(
+    path: Path, tensors: Sequence[PackageTensor], *, others: Sequence[PackageTensor] = ()
+) -> Calibration:
     """Reads scales and derives the factors of the package's tensors.
+
+    Args:
+        path: the file.
+        tensors: what is written now.
+        others: tensors of the same model that are not, as a dropped MTP layer; what the file says of them is left alone.
 
     Raises:
         PackageError: a name whose scales cannot be folded, a wrong shape, or a scale that is not positive and finite.
     """
     header = read_header(path)
     folder = _Folder(tensors)
+    elsewhere = {tensor.name for tensor in others}
     weights: dict[str, Float64Array] = {}
     with TensorReader(header) as reader:
         for name in sorted(header):
+            if name.removesuffix(_IMPORTANCE) in elsewhere and name != _FINAL_NORM:
+                continue
             scales = reader.read(name).astype(np.float64)
             if name.endswith(_IMPORTANCE):
                 weights[name.removesuffix(_IMPORTANCE)] = scales
@@ -126,12 +138,12 @@ class _Folder:
 
     def fold(self, name: str, scales: Float64Array) -> None:
         """Folds the scales of one entry of the file."""
+        if name == _FINAL_NORM and self._has_mtp:
+            raise _refused(name, "cannot be folded: the MTP layer reads the norm as well; use --drop-mtp")
         if name not in self._tensors:
             raise _refused(name, "is not a tensor of the package")
         prefix, last = name.removesuffix(".weight").rpartition(".")[::2]
-        if name == "model.norm.weight":
-            if self._has_mtp:
-                raise _refused(name, "cannot be folded: the MTP layer reads the norm as well; use --drop-mtp")
+        if name == _FINAL_NORM:
             self._from_norm(name, scales, ["lm_head.weight"])
         elif last == "input_layernorm":
             is_kda = f"{prefix}.attention.A_log" in self._tensors

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +15,16 @@ import pytest
 from safetensors.numpy import load_file
 
 from launcher.engine import Package
-from launcher.errors import UsageError
+from launcher.errors import PackageError, UsageError
 from release.calibration.activations import ActivationRun, Record, Weights
 from release.calibration.calibrate import CALIBRATION_TEXT, CalibrateOptions, calibrate
+from release.mtp.extract import ExtractOptions, extract
+from release.mtp.record import read_record
+from release.package.reader import read_package
 from release.quantization.quantize import QuantizeOptions, quantize
-from tests.support.checkpoints import make_checkpoint
+from tests.support.checkpoints import make_checkpoint, write_safetensors
 from tests.support.dimensions import Dimensions
+from tests.support.l3r_file import read_l3r
 from tests.support.reference import Reference, package_weights
 
 Convert = Callable[..., Path]
@@ -103,6 +109,49 @@ def test_the_file_is_taken_by_quantize_and_two_runs_are_equal(micro: Path, tmp_p
     first = convert(micro, "w4a8", calibration_scales=path)
     assert first.read_bytes() == convert(micro, "w4a8", calibration_scales=path).read_bytes()
     assert first.read_bytes() != convert(micro, "w4a8").read_bytes()
+
+
+def test_without_the_mtp_layer_its_weights_are_left_alone(micro: Path, tmp_path: Path, convert: Convert) -> None:
+    """A file about the whole model fits a trunk alone, with the same result as one that never had the layer's entries."""
+    entries = load_file(calibrated(convert(micro, "bf16"), tmp_path))
+    layer = f"model.layers.{package_layers(micro) - 1}."
+    own = {name: values for name, values in entries.items() if not name.startswith(layer)}
+    own |= {"model.layers.0.input_layernorm.weight": np.full(64, 2, np.float32)}
+    packages = []
+    for more in ({}, {f"{layer}enorm.weight": np.full(64, 2, np.float32)}):
+        path = tmp_path / f"{len(packages)}.safetensors"
+        write_safetensors(path, {**(entries if more else {}), **own, **more})
+        packages.append(read_l3r(convert(micro, "w4a8", drop_mtp=True, calibration_scales=path)))
+    assert {name: tensor.sha256 for name, tensor in packages[0].tensors.items()} == {
+        name: tensor.sha256 for name, tensor in packages[1].tensors.items()
+    }
+    write_safetensors(tmp_path / "wrong.safetensors", {**own, "model.layers.9.enorm.weight": np.ones(64, np.float32)})
+    with pytest.raises(PackageError, match="not a tensor of the package"):
+        convert(micro, "w4a8", drop_mtp=True, calibration_scales=tmp_path / "wrong.safetensors")
+
+
+def test_an_extracted_layer_is_rounded_as_in_the_package(micro: Path, tmp_path: Path, convert: Convert) -> None:
+    path = tmp_path / "scales.safetensors"
+    layer = f"model.layers.{package_layers(micro) - 1}."
+    scales = {f"{layer}enorm.weight": np.full(64, 2, np.float32)}
+    write_safetensors(path, {**load_file(calibrated(convert(micro, "bf16"), tmp_path)), **scales})
+    whole = read_l3r(convert(micro, "w4a8", calibration_scales=path))
+    trunk = convert(micro, "w4a8", drop_mtp=True, calibration_scales=path)
+    options = ExtractOptions(
+        source=micro, output=tmp_path / "one.mtp.l3r", trunk=trunk, recipe="w4a8", calibration_scales=path
+    )
+    side_car = extract(options)
+    found = {tensor.name: tensor.sha256 for tensor in read_package(side_car).mtp}
+    assert found == {tensor.name: tensor.sha256 for tensor in whole.tensors.values() if tensor.name.startswith(layer)}
+    plain = extract(replace(options, output=tmp_path / "two.mtp.l3r", calibration_scales=None))
+    assert found != {tensor.name: tensor.sha256 for tensor in read_package(plain).mtp}
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    assert read_record(read_package(side_car)).donor.calibration == digest
+    with pytest.raises(UsageError, match="--calibration-scales says nothing"):
+        extract(replace(options, source=side_car, recipe=None, output=tmp_path / "three.mtp.l3r"))
+    write_safetensors(path, {"model.norm.weight": np.full(64, 2, np.float32)})
+    with pytest.raises(PackageError, match="the MTP layer reads the norm"):
+        extract(replace(options, output=tmp_path / "three.mtp.l3r"))
 
 
 def test_what_weighted_rounding_changes_in_a_product_becomes_smaller(
