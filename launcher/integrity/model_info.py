@@ -33,6 +33,15 @@ class BaseModel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Donor:
+    """Where an MTP layer came from that was appended to the weights: repository, 40-digit revision, SPDX expression."""
+
+    repository: str
+    revision: str
+    licence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PackageFile:
     """The package that the description is about. `size` in bytes."""
 
@@ -83,6 +92,7 @@ class ModelInfo:
     Attributes:
         name: the model's name, the same as in the manifest.
         base: what they were made from, None for a model that was trained for the release.
+        mtp_donor: where the MTP layer came from, None where it came with the other weights or there is none.
         package: the file with the weights.
         quantization: how they were made.
         architecture: name of the architecture.
@@ -115,6 +125,7 @@ class ModelInfo:
     evaluation: Evaluation | None = None
     memory: MemoryFigures | None = None
     known_answer: KnownAnswer | None = None
+    mtp_donor: Donor | None = None
 
     def to_json(self) -> bytes:
         """The document, the same bytes for the same facts.
@@ -129,6 +140,7 @@ class ModelInfo:
                 "version": VERSION,
                 "name": self.name,
                 "base": base,
+                "mtp_donor": _donor_document(self.mtp_donor),
                 "package": {"path": self.package.path, "size": self.package.size, "sha256": self.package.sha256},
                 "quantization": {
                     "recipe": self.quantization.recipe,
@@ -167,6 +179,7 @@ def parse_model_info(data: bytes, *, where: str = FILE_NAME) -> ModelInfo:
     info = ModelInfo(
         name=fields.text("name", limit=64),
         base=_base(fields.fields("base")) if fields.has("base") else None,
+        mtp_donor=_donor(fields.fields("mtp_donor")) if fields.has("mtp_donor") else None,
         package=_package(fields.fields("package")),
         quantization=_quantization(fields.fields("quantization")),
         architecture=fields.text("architecture", limit=64),
@@ -197,6 +210,12 @@ def read_model_info(folder: Path) -> ModelInfo | None:
     return None if data is None else parse_model_info(data, where=str(path))
 
 
+def _donor_document(donor: Donor | None) -> dict[str, object] | None:
+    if donor is None:
+        return None
+    return {"repository": donor.repository, "revision": donor.revision, "licence": donor.licence}
+
+
 def _evaluation_document(evaluation: Evaluation | None) -> dict[str, object] | None:
     if evaluation is None:
         return None
@@ -222,6 +241,16 @@ def _base(fields: Fields) -> BaseModel:
     )
     fields.finish()
     return base
+
+
+def _donor(fields: Fields) -> Donor:
+    donor = Donor(
+        repository=fields.text("repository", pattern=_REPOSITORY),
+        revision=fields.text("revision", pattern=_REVISION),
+        licence=fields.text("licence", pattern=LICENCE),
+    )
+    fields.finish()
+    return donor
 
 
 def _package(fields: Fields) -> PackageFile:

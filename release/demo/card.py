@@ -68,7 +68,8 @@ _ROUNDING = """
 
 How far packages are from this checkpoint, teacher-forced over `release/demo/evaluation.jsonl` with the checkpoint in
 BF16 and float32 arithmetic as the reference; `w4a8-plain` has the layouts of `w4a8` by plain rounding in groups of 32.
-`docs/fidelity.md` explains the figures; `python -m release.demo.rounding` measures them and writes them here.
+`docs/fidelity.md` explains the figures and has a plot of the error by position; `python -m release.demo.rounding`
+measures them and writes them here.
 
 {begin}
 {end}

@@ -63,7 +63,7 @@ def measure(folder: Path, plot: Path) -> Reports:
     )
 
 
-def replaced(text: str, section: str) -> str:
+def replaced(text: str, new: str) -> str:
     """The text with a new section between the marks.
 
     Raises:
@@ -73,17 +73,13 @@ def replaced(text: str, section: str) -> str:
     _, end, tail = rest.partition(END)
     if not begin or not end:
         raise ValueError(f"there is no {BEGIN} ... {END}")
-    return f"{head}{BEGIN}\n\n{section}\n{END}{tail}"
+    return f"{head}{BEGIN}\n\n{new}\n{END}{tail}"
 
 
-def weights_section(reports: Reports) -> str:
-    """Tables of the rounded weights."""
-    return f"{_ALL_TITLE}\n\n{markdown(reports.weights)}\n{_ANSWERS_TITLE}\n\n{markdown(reports.answers)}"
-
-
-def whole_section(reports: Reports) -> str:
+def section(reports: Reports) -> str:
     """Tables of the rounded weights and of the cache formats."""
-    return f"{weights_section(reports)}\n{_CACHE_TITLE}\n\n{markdown(reports.caches)}"
+    weights = f"{_ALL_TITLE}\n\n{markdown(reports.weights)}\n{_ANSWERS_TITLE}\n\n{markdown(reports.answers)}"
+    return f"{weights}\n{_CACHE_TITLE}\n\n{markdown(reports.caches)}"
 
 
 def _packed(folder: Path, recipe: str) -> Path:
@@ -109,10 +105,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         drawing = Path(scratch) / PLOT.name
         reports = measure(Path(scratch), drawing)
         PLOT.write_bytes(drawing.read_bytes())
-    for path, report in zip(DEMO_REPORTS, (reports.weights, reports.answers), strict=True):
+    for path, report in zip(DEMO_REPORTS, (reports.weights, reports.answers, reports.caches), strict=True):
         path.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    for path, section in ((CARD, weights_section(reports)), (DOCUMENT, whole_section(reports))):
-        path.write_text(replaced(path.read_text(encoding="utf-8"), section), encoding="utf-8")
+    for path in (CARD, DOCUMENT):
+        path.write_text(replaced(path.read_text(encoding="utf-8"), section(reports)), encoding="utf-8")
     return 0
 
 

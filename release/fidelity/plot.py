@@ -47,16 +47,24 @@ class _Frame:
 
 def plot(report: FidelityReport) -> str:
     """An SVG document with a panel per kind of comparison."""
+    texts = ", ".join(text.file for text in report.texts)
+    panels = [(title, report.of(against)) for against, title in _TITLES.items()]
+    return panels_plot(f"Fidelity to {report.reference.file} over {texts}", panels)
+
+
+def panels_plot(subject: str, panels: Sequence[tuple[str, Sequence[Comparison]]]) -> str:
+    """An SVG document with a panel for each title and its comparisons; those without comparisons are left out.
+
+    Args:
+        subject: what the whole is about, for those who cannot see it.
+    """
     body: list[str] = []
     top = float(_TOP)
-    for against, title in _TITLES.items():
-        found = report.of(against)
+    for title, found in panels:
         if found:
             body += _panel(title, found, top)
             top += _PLOT_HEIGHT + 60 + _LINE_HEIGHT * len(found) + _TOP
     height = math.ceil(top - _TOP + 10)
-    texts = ", ".join(text.file for text in report.texts)
-    subject = f"Fidelity to {report.reference.file} over {texts}"
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}"'

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -16,7 +16,7 @@ AGAINST_REFERENCE: Final = "reference"
 AGAINST_BF16: Final = "bf16"
 BINS: Final = 64
 _LARGEST_EXPONENT = 700.0
-_HEADINGS: Final = ("MAE", "RMSE", "max", "TV %", "KL", "top-1 %", "perplexity")
+HEADINGS: Final = ("MAE", "RMSE", "max", "TV %", "KL", "top-1 %", "perplexity")
 _TITLES: Final = {
     AGAINST_REFERENCE: "against the reference",
     AGAINST_BF16: "against the bf16 cache of the same package",
@@ -117,11 +117,12 @@ class FidelityReport:
 
     def to_text(self) -> str:
         """Tables for a reader."""
+        windows = "one window" if self.windows == 1 else f"{self.windows:,} windows"
         lines = [
             f"reference  {self.reference.file} ({self.reference.recipe}, f32 cache),"
-            f" perplexity {_perplexity(self.reference_surprisal)}",
+            f" perplexity {perplexity_text(self.reference_surprisal)}",
             f"text       {', '.join(text.file for text in self.texts)}: {self.tokens:,} tokens"
-            f" in {self.windows:,} windows of at most {self.context:,}",
+            f" in {windows} of at most {self.context:,}",
             f"positions  {self.positions:,} ({self.kind})",
         ]
         for against, title in _TITLES.items():
@@ -130,10 +131,10 @@ class FidelityReport:
                 continue
             width = max(len("package"), *(len(comparison.package) for comparison in found))
             heading = f"{'package':<{width}}  {'backend':<7}  {'cache':<5}"
-            lines += ["", title, heading + "".join(f" {name:>11}" for name in _HEADINGS)]
+            lines += ["", title, heading + "".join(f" {name:>11}" for name in HEADINGS)]
             for comparison in found:
                 row = f"{comparison.package:<{width}}  {comparison.backend:<7}  {comparison.kv_cache:<5}"
-                lines.append(row + "".join(f" {cell:>11}" for cell in _cells(comparison)))
+                lines.append(row + "".join(f" {cell:>11}" for cell in figure_cells(comparison)))
         return "\n".join(lines)
 
 
@@ -147,16 +148,17 @@ def markdown(document: dict[str, Any]) -> str:
             continue
         if lines:
             lines.append("")
-        lines += [f"| {title} | cache | {' | '.join(_HEADINGS)} |", "|---|---|" + "---:|" * len(_HEADINGS)]
+        lines += [f"| {title} | cache | {' | '.join(HEADINGS)} |", "|---|---|" + "---:|" * len(HEADINGS)]
         for entry in found:
-            cells = _cells(_parse(entry))
+            cells = figure_cells(parse_comparison(entry))
             lines.append(f"| `{recipes[entry['package']]}` | {entry['kv_cache']} | {' | '.join(cells)} |")
     reference = document["reference"]
     text = document["text"]
+    windows = "one window" if text["windows"] == 1 else f"{text['windows']:,} windows"
     lines += [
         "",
-        f"{text['positions']:,} positions ({text['counted']}) in {text['windows']:,} windows;"
-        f" perplexity of the reference {_perplexity(reference['nll'])}.",
+        f"{text['positions']:,} positions ({text['counted']}) in {windows};"
+        f" perplexity of the reference {perplexity_text(reference['nll'])}.",
     ]
     return "\n".join(lines) + "\n"
 
@@ -166,12 +168,14 @@ def perplexity(surprisal: float) -> float | None:
     return math.exp(surprisal) if surprisal < _LARGEST_EXPONENT else None
 
 
-def _perplexity(surprisal: float) -> str:
+def perplexity_text(surprisal: float) -> str:
+    """The perplexity as tables show it."""
     value = perplexity(surprisal)
     return "huge" if value is None else f"{value:.4f}" if value < 1e4 else f"{value:.3e}"
 
 
-def _cells(comparison: Comparison) -> tuple[str, ...]:
+def figure_cells(comparison: Comparison) -> tuple[str, ...]:
+    """The figures as tables show them, one for each of `HEADINGS`."""
     figures = comparison.figures
     return (
         f"{figures.mae:.4f}",
@@ -180,7 +184,7 @@ def _cells(comparison: Comparison) -> tuple[str, ...]:
         f"{100 * figures.tv:.3f}",
         f"{figures.kl:.3e}",
         f"{100 * figures.top1:.2f}",
-        _perplexity(comparison.surprisal),
+        perplexity_text(comparison.surprisal),
     )
 
 
@@ -216,8 +220,17 @@ def _binned(values: Sequence[tuple[int, float]]) -> list[dict[str, object]]:
     return [{"first": bin_ * width, "length": width, "kl": sum(found) / len(found)} for bin_, found in bins.items()]
 
 
-def _parse(entry: dict[str, Any]) -> Comparison:
+def parse_comparison(entry: Mapping[str, Any]) -> Comparison:
+    """A comparison that was written as JSON. KL by position is that of the bins, each at its middle.
+
+    Raises:
+        KeyError, TypeError, ValueError, OverflowError: it is none.
+    """
     names = ("mae", "rmse", "max_abs", "tv", "kl", "top1")
-    figures = Figures(kl_by_position=(), **{name: float(entry[name]) for name in names})
+    bins = entry["kl_by_position"]
+    figures = Figures(
+        kl_by_position=tuple((int(each["first"]) + int(each["length"]) // 2, float(each["kl"])) for each in bins),
+        **{name: float(entry[name]) for name in names},
+    )
     labels = {name: str(entry[name]) for name in ("package", "backend", "kv_cache", "against")}
     return Comparison(surprisal=float(entry["nll"]), figures=figures, **labels)

@@ -7,25 +7,31 @@ from pathlib import Path
 from typing import Final
 
 from launcher.integrity.manifest import PROGRAM_ROLE, Manifest
-from launcher.integrity.model_info import ModelInfo
+from launcher.integrity.model_info import Donor, ModelInfo
 from launcher.integrity.release_files import read_capped
 from launcher.integrity.versions import parse_version
 from release.folder.files import (
-    BASE_LICENCE,
-    LICENCE,
     NEEDED,
     NOTICE,
     PACKAGE_ROLE,
-    ROLES,
     RUNTIME,
-    WEIGHTS_LICENCE,
     is_public,
     program_licence,
     redistribution,
+    role_of,
 )
 from release.folder.program_facts import DOCUMENT, RUNTIME_COMPONENT, ProgramFacts, components
 from release.folder.program_facts import NAME as PROGRAM
-from release.folder.weights_licences import find_licence, is_text_of
+from release.folder.weights_licences import (
+    BASE_LICENCE,
+    DONOR_LICENCE,
+    LICENCE,
+    WEIGHTS_LICENCE,
+    find_licence,
+    is_donor_the_base,
+    is_text_of,
+    may_hold,
+)
 from release.package.facts import PackageFacts
 
 _MAX_TEXT: Final = 16 << 20
@@ -39,8 +45,8 @@ def manifest_faults(described: Manifest) -> list[str]:
     if packages != [f"{described.model}.l3r"]:
         faults.append(f"its packages are {', '.join(packages) or 'none'}, expected {described.model}.l3r")
     for file in described.files:
-        if ROLES.get(file.path, file.role) != file.role:
-            faults.append(f"it gives {file.path} the role {file.role}, expected {ROLES[file.path]}")
+        if (role_of(file.path) or file.role) != file.role:
+            faults.append(f"it gives {file.path} the role {file.role}, expected {role_of(file.path)}")
         if file.public != is_public(file.path):
             word = "is" if file.public else "is not"
             faults.append(f"{file.path} {word} in the flat set")
@@ -92,7 +98,8 @@ def licence_faults(folder: Path, info: ModelInfo, program: ProgramFacts | None) 
     faults += _weights_faults(folder, info)
     notice = (read_capped(folder / NOTICE, _MAX_TEXT) or b"").decode(errors="replace")
     parts = [info.package.path, info.licence, PROGRAM]
-    parts += [] if info.base is None else [info.base.repository, info.base.revision]
+    for origin in (info.base, info.mtp_donor):
+        parts += [] if origin is None else [origin.repository, origin.revision]
     if program is not None and program.runtime is not None:
         parts += [program.runtime.licence, program.runtime.sha256, program.runtime.homepage]
     faults += [f"{NOTICE} does not name {part}" for part in parts if part not in notice]
@@ -108,6 +115,17 @@ def _weights_faults(folder: Path, info: ModelInfo) -> Iterator[str]:
         return
     if not is_text_of(read_capped(folder / WEIGHTS_LICENCE, _MAX_TEXT) or b"", licence):
         yield f"{WEIGHTS_LICENCE} is missing or is not the text of {info.licence}"
+    if info.mtp_donor is None:
+        return
+    donor = find_licence(info.mtp_donor.licence)
+    if donor is None:
+        yield f"the MTP layer is under {info.mtp_donor.licence}, of which no text is known"
+        return
+    if not may_hold(licence, donor):
+        yield f"the MTP layer is under {donor.spdx}, which asks for more than {licence.spdx}"
+    text = read_capped(folder / DONOR_LICENCE, _MAX_TEXT) or b""
+    if not is_donor_the_base(info) and not is_text_of(text, donor):
+        yield f"{DONOR_LICENCE} is missing or is not the text of {donor.spdx}"
 
 
 def _parts_faults(folder: Path, program: ProgramFacts) -> Iterator[str]:
@@ -135,6 +153,7 @@ def model_faults(info: ModelInfo, package: PackageFacts) -> list[str]:
         "native context": (info.native_context, package.config.max_position),
         "largest context": (info.maximum_context, package.config.max_context),
         "MTP layer": (info.mtp, package.has_mtp),
+        "donor of the MTP layer": (_origin(info.mtp_donor), _origin(package.donor)),
         "tokenizer's SHA-256": (info.tokenizer_sha256, package.tokenizer_sha256),
         "chat template's SHA-256": (info.template_sha256, package.template_sha256),
     }
@@ -147,11 +166,18 @@ def model_faults(info: ModelInfo, package: PackageFacts) -> list[str]:
     ]
 
 
+def _origin(donor: Donor | None) -> tuple[str, ...] | None:
+    """For comparing: licences count as the same whatever their case."""
+    return None if donor is None else (donor.repository, donor.revision, donor.licence.lower())
+
+
 def own_licence_faults(folder: Path, info: ModelInfo, package: PackageFacts) -> list[str]:
     """Weights under other terms than those that they came under must bring the text of the latter along."""
-    own = find_licence(package.licence or "")
-    if own is None or own.spdx == info.licence:
+    own, licence = find_licence(package.licence or ""), find_licence(info.licence)
+    if own is None or own is licence:
         return []
-    if is_text_of(read_capped(folder / BASE_LICENCE, _MAX_TEXT) or b"", own):
+    if licence is not None and not may_hold(licence, own):
+        return [f"the weights came under {own.spdx}, which asks for more than {licence.spdx}"]
+    if package.base is None or is_text_of(read_capped(folder / BASE_LICENCE, _MAX_TEXT) or b"", own):
         return []
     return [f"the base model is under {own.spdx}; {BASE_LICENCE} is missing or is not its text"]

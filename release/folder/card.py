@@ -13,10 +13,20 @@ from typing import Final
 
 from launcher.integrity.model_info import ModelInfo
 from launcher.progress import format_bytes
+from release.demo.limits import ROW_TOKENS
+from release.fidelity.compare import BACKENDS
 from release.folder.bom import ReleaseFacts
+from release.folder.fidelity import built_in_digests
+from release.folder.program_facts import DOCUMENT, ProgramFacts
 from release.folder.program_facts import NAME as PROGRAM
-from release.folder.program_facts import ProgramFacts
-from release.folder.weights_licences import find_licence
+from release.folder.weights_licences import (
+    BASE_LICENCE,
+    DONOR_LICENCE,
+    LICENCE,
+    WEIGHTS_LICENCE,
+    find_licence,
+    is_donor_the_base,
+)
 
 NAME: Final = "README.md"
 MAX_BYTES: Final = 1 << 20
@@ -30,20 +40,36 @@ _LINE: Final = re.compile(r"([a-z_]+):(?: (.+))?")
 _PLAIN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/+-]*")
 _NOT_TEXT: Final = re.compile(r"(?i)true|false|yes|no|on|off|null|~|[0-9][0-9._]*(e[+-]?[0-9]+)?")
 _REVISION: Final = re.compile(r"revision `([^`]*)`")
+_MACHINES: Final = {
+    "aarch64": "64-bit Linux on Arm (aarch64), boards with an RK3588 among it",
+    "x86_64": "64-bit Linux on x86-64",
+}
+_BOARD: Final = {"aarch64": "rk3588"}
+"""Tags that say which board a program is for, by its processor."""
 
 Metadata = Mapping[str, str | tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardFacts:
-    """What a card is made from. `fidelity` are tables in Markdown, empty where nothing was measured."""
+    """What a card is made from; a release folder has all of it, see `release.folder.described`.
+
+    Attributes:
+        release: name, version and time.
+        info: MODEL.json.
+        layouts: number of values by layout of the package's tensors.
+        own_licence: what the weights came under, as the package says.
+        program: the program.
+        program_sha256: of its file.
+        fidelity: what the reports say, in Markdown; empty where nothing was measured.
+    """
 
     release: ReleaseFacts
     info: ModelInfo
     layouts: Mapping[str, int]
+    own_licence: str
     program: ProgramFacts
     program_sha256: str
-    signed: bool
     fidelity: str
 
 
@@ -61,7 +87,12 @@ def card_metadata(info: ModelInfo) -> Metadata:
 
 def _telling_tags(info: ModelInfo) -> tuple[str, ...]:
     """The tags that say something about this model; the others may be others in other versions of this program."""
-    return (info.quantization.recipe, "rk3588" if info.base is not None else "demo")
+    return (info.quantization.recipe, *(("demo",) if is_built_in(info) else ()))
+
+
+def is_built_in(info: ModelInfo) -> bool:
+    """Whether these are the weights of the built-in model, by their digest."""
+    return info.package.sha256 in built_in_digests()
 
 
 def render_card(facts: CardFacts) -> bytes:
@@ -81,13 +112,14 @@ def render_card(facts: CardFacts) -> bytes:
 
 
 def _of_program(facts: CardFacts) -> Metadata:
-    """What the program adds to the metadata: who publishes it, and that it carries Rockchip's library."""
+    """What the program adds to the metadata: who publishes it, its board, and that it carries Rockchip's library."""
     found: dict[str, str | tuple[str, ...]] = {}
     publisher = facts.program.publisher.repository
     if publisher is not None and facts.info.base is not None:
         found["quantized_by"] = publisher.split("/")[0]
-    if facts.program.runtime is not None:
-        found["tags"] = (*card_metadata(facts.info)["tags"], "rknn")
+    board = _BOARD.get(facts.program.target)
+    carried = () if facts.program.runtime is None else ("rknn",)
+    found["tags"] = (*card_metadata(facts.info)["tags"], *(() if board is None else (board,)), *carried)
     return found
 
 
@@ -139,9 +171,11 @@ def card_faults(data: bytes, info: ModelInfo) -> list[str]:
         if name in metadata and name not in expected:
             faults.append(f"its metadata has a {name}, and the package was made from no other model")
     named = set(_REVISION.findall(text))
-    wanted = set() if info.base is None else {info.base.revision}
+    origins = [origin for origin in (info.base, info.mtp_donor) if origin is not None]
+    wanted = {origin.revision for origin in origins}
     faults += [f"it names revision {found}, MODEL.json says otherwise" for found in sorted(named - wanted)]
-    faults += [f"it does not name the base revision {revision}" for revision in sorted(wanted - named)]
+    faults += [f"it does not name the revision {revision}" for revision in sorted(wanted - named)]
+    faults += [f"it does not name {name}" for name in sorted({each.repository for each in origins}) if name not in text]
     if info.package.sha256 not in text:
         faults.append(f"it does not name the package's SHA-256 {info.package.sha256}")
     return faults
@@ -168,17 +202,21 @@ def _shown(value: str | tuple[str, ...]) -> str:
 
 
 def _summary(facts: CardFacts) -> str:
-    info = facts.info
-    if info.base is None:
-        return (
-            "A small model that was trained from random weights for this project, and the program that runs it. "
-            "It proves installations and demos, and knows nothing but a few kinds of exchange."
+    info, machine = facts.info, _MACHINES.get(facts.program.target, f"64-bit Linux on {facts.program.target}")
+    program = f"and the program that runs it, for {machine}"
+    if is_built_in(info):
+        text = (
+            f"A small model that was trained from random weights for this project, {program}."
+            " It proves installations and demos, and knows nothing but a few kinds of exchange."
         )
-    base = info.base.repository
-    return (
-        f"[{base}](https://huggingface.co/{base}) as one `.l3r` package, and the program that runs it, on boards with"
-        " an RK3588 and on any 64-bit Linux on x86-64 or arm64."
-    )
+    elif info.base is None:
+        text = f"A model as one `.l3r` package, {program}."
+    else:
+        base = info.base.repository
+        text = f"[{base}](https://huggingface.co/{base}) as one `.l3r` package, {program}."
+    if BACKENDS["npu"]:
+        text += " Everything is computed on the CPU; this version does not compute on an NPU."
+    return text
 
 
 def _rows(facts: CardFacts) -> dict[str, str]:
@@ -186,19 +224,31 @@ def _rows(facts: CardFacts) -> dict[str, str]:
     rows = {}
     if info.base is not None:
         rows["base model"] = f"`{info.base.repository}`, revision `{info.base.revision}`"
+    donor = info.mtp_donor
+    if donor is not None and is_donor_the_base(info):
+        rows["MTP layer"] = "appended; from the same repository and revision"
+    elif donor is not None:
+        rows["MTP layer"] = f"appended; from `{donor.repository}`, revision `{donor.revision}`, under {donor.licence}"
     total = shapes["parameters"]
     layouts = ", ".join(f"{name} {100 * count / total:.2f} %" for name, count in facts.layouts.items())
+    calibration = info.quantization.calibration_sha256
     rows |= {
         "parameters": f"{total:,}" + (f", {shapes['mtp_parameters']:,} of them in the MTP layer" if info.mtp else ""),
         "layers, hidden size": f"{shapes['layers']}, {shapes['hidden']}",
         "experts": f"{shapes['experts']}, {shapes['experts_per_token']} per token",
-        "context": f"{info.native_context:,} tokens as trained, {info.maximum_context:,} at most",
+        "context": _context(info),
         "recipe": f"`{info.quantization.recipe}`: {layouts}",
+        "calibration": "none" if calibration is None else f"by activations, SHA-256 `{calibration}`",
         "package": f"`{info.package.path}`, {format_bytes(info.package.size)}, SHA-256 `{info.package.sha256}`",
         "program": f"`{PROGRAM}` {facts.program.version} for {facts.program.target},"
         f" {format_bytes(facts.program.size)}, SHA-256 `{facts.program_sha256}`",
     }
     return rows
+
+
+def _context(info: ModelInfo) -> str:
+    text = f"positions up to {info.native_context:,} by the model's configuration, {info.maximum_context:,} at most"
+    return f"{text}; trained on conversations of up to {ROW_TOKENS} tokens" if is_built_in(info) else text
 
 
 def _use(facts: CardFacts) -> str:
@@ -213,33 +263,40 @@ def _use(facts: CardFacts) -> str:
 
 
 def _check(facts: CardFacts) -> str:
-    text = (
+    return (
         "```sh\n"
         "sha256sum -c SHA256SUMS.PUBLIC\n"
         "./mindnano-infer --verify .\n"
         "```\n\n"
         "`MANIFEST.json` says what every file is, `MODEL.json` what the weights are, `bom.cdx.json` (CycloneDX 1.6)"
-        " what is inside the program, `provenance.intoto.json` (SLSA 1.0) what the release was made from."
+        " what is inside the program, `provenance.intoto.json` (SLSA 1.0) what the release was made from. A file"
+        " `SHA256SUMS.PUBLIC.minisig`, where there is one, is the publisher's signature:"
+        " `minisign -Vm SHA256SUMS.PUBLIC -P KEY`."
     )
-    if facts.signed:
-        text += " `SHA256SUMS.PUBLIC.minisig` is the publisher's signature: `minisign -Vm SHA256SUMS.PUBLIC -P KEY`."
-    return text
 
 
 def _terms(facts: CardFacts) -> str:
     runtime = facts.program.runtime
-    info = facts.info
+    info, donor = facts.info, facts.info.mtp_donor
     made = "" if info.base is None else f", converted from {info.base.repository}"
-    lines = [
-        f"- `{info.package.path}`: {info.licence}{made}. Text: `LICENSE-WEIGHTS`.",
-        f"- `mindnano-infer`: {facts.program.licence}, text in `LICENSE`; its parts by others are listed with their"
-        " terms in `NOTICES.txt`.",
-    ]
+    lines = [f"- `{info.package.path}`: {info.licence}{made}. Text: `{WEIGHTS_LICENCE}`."]
+    if facts.own_licence != info.licence and info.base is not None:
+        lines.append(f"- The base model is under {facts.own_licence}, text in `{BASE_LICENCE}`.")
+    elif facts.own_licence != info.licence:
+        lines.append(f"- The weights came under {facts.own_licence}, text in `{LICENCE}`.")
+    if donor is not None and not is_donor_the_base(info):
+        lines.append(
+            f"- The MTP layer in it is from {donor.repository}, under {donor.licence}, text in `{DONOR_LICENCE}`."
+        )
+    lines.append(
+        f"- `{PROGRAM}`: {facts.program.licence}, text in `{LICENCE}`; its parts by others are listed with their terms"
+        f" in `{DOCUMENT}`."
+    )
     if runtime is None:
         lines.append("- Rockchip's `librknnrt.so` is not part of this release.")
     else:
         lines.append(
-            f"- `librknnrt.so` {runtime.version} inside the program: Rockchip's own terms, text in `NOTICES.txt`;"
+            f"- `librknnrt.so` {runtime.version} inside the program: Rockchip's own terms, text in `{DOCUMENT}`;"
             f" from {runtime.homepage}, SHA-256 `{runtime.sha256}`."
         )
     return "\n".join(lines)

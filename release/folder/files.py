@@ -14,13 +14,18 @@ from launcher.integrity.signature import SUFFIX
 from launcher.payload.carried import NOTICES
 from release.folder import bom, card, provenance
 from release.folder.bom import ReleaseFacts
+from release.folder.fidelity import PLOT, is_report_name
 from release.folder.program_facts import DOCUMENT, ProgramFacts
 from release.folder.program_facts import NAME as PROGRAM
+from release.folder.weights_licences import (
+    BASE_LICENCE,
+    DONOR_LICENCE,
+    LICENCE,
+    WEIGHTS_LICENCE,
+    is_donor_the_base,
+)
 from release.package.facts import PackageFacts
 
-LICENCE: Final = "LICENSE"
-WEIGHTS_LICENCE: Final = "LICENSE-WEIGHTS"
-BASE_LICENCE: Final = "LICENSE-BASE-MODEL"
 NOTICE: Final = "NOTICE"
 LISTS: Final = (checksums.FILE_NAME, checksums.PUBLIC_FILE_NAME)
 RELEASED_BASE: Final = "inclusionAI/Ling-3.0-tiny"
@@ -37,6 +42,7 @@ ROLES: Final = {
     LICENCE: "licence",
     WEIGHTS_LICENCE: "licence",
     BASE_LICENCE: "licence",
+    DONOR_LICENCE: "licence",
     NOTICE: "notice",
     DOCUMENT: "notice",
     bom.NAME: "sbom",
@@ -44,7 +50,8 @@ ROLES: Final = {
     provenance.NAME: "provenance",
 }
 PACKAGE_ROLE: Final = "package"
-NEEDED: Final = frozenset(ROLES) - {BASE_LICENCE}
+FIDELITY_ROLE: Final = "fidelity"
+NEEDED: Final = frozenset(ROLES) - {BASE_LICENCE, DONOR_LICENCE}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,14 +65,19 @@ class Entry:
     @property
     def role(self) -> str:
         """What it is for."""
-        if self.path.startswith("notices/"):
-            return "notice"
-        return ROLES.get(self.path, PACKAGE_ROLE)
+        return role_of(self.path) or PACKAGE_ROLE
 
     @property
     def public(self) -> bool:
         """Whether it is in the flat set."""
         return is_public(self.path)
+
+
+def role_of(path: str) -> str | None:
+    """The role that a file of this name has in every release; None for the package, whose name is the model's."""
+    if path.startswith(NOTICES):
+        return "notice"
+    return FIDELITY_ROLE if path == PLOT or is_report_name(path) else ROLES.get(path)
 
 
 def is_public(path: str) -> bool:
@@ -76,7 +88,7 @@ def is_public(path: str) -> bool:
 def is_release_file(name: str) -> bool:
     """Whether something of this name may lie at the top of a release folder."""
     lists = (manifest.FILE_NAME, *LISTS, *(each + SUFFIX for each in LISTS))
-    return name in ROLES or name in lists or name == NOTICES.rstrip("/") or name.endswith(".l3r")
+    return role_of(name) is not None or name in lists or name == NOTICES.rstrip("/") or name.endswith(".l3r")
 
 
 def package_name(package: PackageFacts) -> str:
@@ -100,11 +112,11 @@ def redistribution(program: ProgramFacts) -> dict[str, str]:
     return {RUNTIME: f"{VENDOR_TERMS}; SHA-256 {runtime.sha256}; {runtime.homepage}"}
 
 
-def notice(release: ReleaseFacts, program: ProgramFacts, info: ModelInfo, *, base_licence: str | None) -> bytes:
+def notice(release: ReleaseFacts, program: ProgramFacts, info: ModelInfo, *, own_licence: str) -> bytes:
     """NOTICE: which terms are whose, and where their texts are.
 
     Args:
-        base_licence: the base model's licence where the weights are under another one.
+        own_licence: what the weights came under.
     """
     runtime = program.runtime
     lines = [
@@ -122,8 +134,11 @@ def notice(release: ReleaseFacts, program: ProgramFacts, info: ModelInfo, *, bas
     ]
     if info.base is not None:
         lines.append(f"    Converted from {info.base.repository}, revision {info.base.revision}.")
-    if base_licence is not None:
-        lines.append(f"    The base model is under {base_licence}; text in {BASE_LICENCE}")
+    if own_licence != info.licence and info.base is not None:
+        lines.append(f"    The base model is under {own_licence}; text in {BASE_LICENCE}")
+    elif own_licence != info.licence:
+        lines.append(f"    It came under {own_licence}; text in {LICENCE}")
+    lines += _donor_lines(info)
     if program.demo_sha256 is not None and program.demo_sha256 != info.package.sha256:
         lines += ["", f"built-in model inside {PROGRAM}", "    Apache-2.0", f"    SHA-256 {program.demo_sha256}"]
     if runtime is None:
@@ -138,3 +153,15 @@ def notice(release: ReleaseFacts, program: ProgramFacts, info: ModelInfo, *, bas
             f"    SHA-256 {runtime.sha256}",
         ]
     return ("\n".join(lines) + "\n").encode()
+
+
+def _donor_lines(info: ModelInfo) -> list[str]:
+    donor = info.mtp_donor
+    if donor is None:
+        return []
+    if is_donor_the_base(info):
+        return ["    The MTP layer was appended; it is from the same repository and revision."]
+    return [
+        f"    The MTP layer was appended; it is from {donor.repository}, revision {donor.revision},",
+        f"    under {donor.licence}; text in {DONOR_LICENCE}",
+    ]

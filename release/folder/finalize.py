@@ -17,27 +17,21 @@ from typing import Final
 
 import launcher
 from launcher.errors import InternalError, PackageError, TrustError, UsageError
-from launcher.integrity import checksums, manifest, model_info
+from launcher.integrity import checksums, manifest
 from launcher.integrity.manifest import Manifest, ReleaseFile
-from launcher.integrity.model_info import ModelInfo
 from launcher.integrity.signature import SUFFIX
 from launcher.integrity.versions import parse_version
 from launcher.progress import Progress
-from release.folder import bom, card, provenance
+from release.folder import bom, provenance
 from release.folder.bom import ReleaseFacts, release_bill
-from release.folder.card import CardFacts, render_card
 from release.folder.checkout import Checkout
-from release.folder.fidelity import Measured, read_reports
+from release.folder.described import Described, model_of, texts_of
+from release.folder.fidelity import Measured, built_in_digests, read_reports
 from release.folder.files import (
-    BASE_LICENCE,
-    LICENCE,
     LISTS,
-    NOTICE,
     OLDEST_LAUNCHER,
-    WEIGHTS_LICENCE,
     Entry,
     is_release_file,
-    notice,
     package_name,
     program_licence,
     redistribution,
@@ -45,11 +39,21 @@ from release.folder.files import (
 from release.folder.program_facts import NAME as PROGRAM
 from release.folder.program_facts import ProgramFacts, read_program, source_gaps
 from release.folder.signing import SecretKey, sign
+from release.folder.terms import Terms, settle_terms
 from release.folder.verify import VerifyOptions, verify
-from release.folder.weights_licences import WeightsLicence, find_licence, given_text, known_names, licence_text
+from release.folder.weights_licences import (
+    BASE_LICENCE,
+    DONOR_LICENCE,
+    LICENCE,
+    WEIGHTS_LICENCE,
+    find_licence,
+    given_text,
+    licence_text,
+    same_origin,
+)
 from release.folder.writing import new_folder
 from release.output import check_output_folder, require_free_space
-from release.package.facts import PackageFacts, ask, hash_file, read_package_facts
+from release.package.facts import PackageFacts, ask, hash_file, read_package_facts, read_stated_of
 
 _CHUNK: Final = 1 << 20
 _TEXT_LICENCE: Final = "Apache-2.0"
@@ -87,12 +91,11 @@ class FinalizeOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Inputs:
-    """Everything that is known before the first file is written. `own` is the licence of the base model."""
+    """Everything that is known before the first file is written."""
 
     program: ProgramFacts
     package: PackageFacts
-    licence: WeightsLicence
-    own: WeightsLicence
+    terms: Terms
     measured: Measured | None
     release: ReleaseFacts
 
@@ -140,12 +143,19 @@ def _inputs(options: FinalizeOptions) -> _Inputs:
         gaps += source_gaps(program, options.checkout.sources)
     package, more = read_package_facts(options.package)
     gaps += more
-    licence, own, more = _licences(options, package)
+    stated = read_stated_of(options.package)
+    terms, more = settle_terms(stated, chosen=options.weights_licence, base_text=options.base_licence_file)
     gaps += more
-    measured = None
-    if package is not None and options.fidelity:
-        measured, more = read_reports(options.fidelity, package, hash_file(options.package))
-        gaps += more
+    needs_digest = stated is not None and (stated.names_no_base or options.fidelity)
+    digest = hash_file(options.package) if needs_digest else ""
+    if stated is not None and stated.names_no_base and digest not in built_in_digests():
+        gaps.append(
+            "the base model: the package names none, and it is not the built-in model; convert it again with"
+            " mindnano quantize --repository ORGANISATION/NAME --revision 40-DIGITS (for a model of your own, the"
+            " repository that has its checkpoint)"
+        )
+    measured, more = read_reports(options.fidelity, package, digest)
+    gaps += more
     epoch = options.checkout.epoch
     if epoch is None:
         gaps.append("the time: this is no Git checkout; set SOURCE_DATE_EPOCH to seconds since 1970")
@@ -155,7 +165,7 @@ def _inputs(options: FinalizeOptions) -> _Inputs:
             f"a release cannot be made of this; {len(gaps)} missing or wrong:\n  - " + "\n  - ".join(gaps),
             hint="Mend all of these and run it again.",
         )
-    if program is None or package is None or licence is None or own is None or epoch is None:
+    if program is None or package is None or terms is None or epoch is None:
         raise InternalError("release-gaps", "an input is missing that nothing was said about")
     if options.key is not None and program.publisher.keys:
         trusted = {key.identifier for key in program.publisher.keys}
@@ -167,30 +177,7 @@ def _inputs(options: FinalizeOptions) -> _Inputs:
             )
     model = options.name or package_name(package)
     release = ReleaseFacts(model=model, version=options.version, epoch=epoch)
-    return _Inputs(program=program, package=package, licence=licence, own=own, measured=measured, release=release)
-
-
-def _licences(
-    options: FinalizeOptions, package: PackageFacts | None
-) -> tuple[WeightsLicence | None, WeightsLicence | None, list[str]]:
-    """The licence of the weights, that of what they were made from, and what is missing."""
-    if package is None:
-        return None, None, []
-    gaps = []
-    own = find_licence(package.licence or "")
-    if package.licence is None and (package.base is not None or options.weights_licence is None):
-        gaps.append("the licence: the package names none; convert it again with --license")
-    elif package.licence is not None and own is None:
-        gaps.append(f"the licence: there is no text for {package.licence!r}; known are {known_names()}")
-    licence = own if options.weights_licence is None else find_licence(options.weights_licence)
-    if options.weights_licence is not None and licence is None:
-        gaps.append(f"the licence: there is no text for {options.weights_licence!r}; known are {known_names()}")
-    if options.base_licence_file is not None and own is not None:
-        try:
-            given_text(options.base_licence_file, own)
-        except PackageError as error:
-            gaps.append(f"the licence: {error.message}")
-    return licence, own or licence, gaps
+    return _Inputs(program=program, package=package, terms=terms, measured=measured, release=release)
 
 
 class _Writer:
@@ -207,30 +194,39 @@ class _Writer:
         inputs, options = self._inputs, self._options
         release, program, package = inputs.release, inputs.program, inputs.package
         name = f"{release.model}.l3r"
+        licence = inputs.terms.weights.spdx
         with Progress("Copying", program.size + package.size) as progress:
             program_file = self._put(
                 Entry(path=PROGRAM, content=program.path, licence=program_licence(program)), progress
             )
-            package_file = self._put(Entry(path=name, content=package.path, licence=inputs.licence.spdx), progress)
-        info = self._model_info(package_file.sha256)
-        foreign = inputs.own.spdx if inputs.own is not inputs.licence else None
-        self._text(model_info.FILE_NAME, info.to_json())
-        self._licence_files()
-        self._text(NOTICE, notice(release, program, info, base_licence=foreign))
-        for member, content in program.notices.items():
-            self._put(Entry(path=member, content=content, licence=program_licence(program)))
-        bill = release_bill(release, program, program_file.sha256, info)
-        self._text(bom.NAME, (json.dumps(bill, indent=2, ensure_ascii=False) + "\n").encode())
-        facts = CardFacts(
+            package_file = self._put(Entry(path=name, content=package.path, licence=licence), progress)
+        described = Described(
             release=release,
-            info=info,
-            layouts=package.layouts,
             program=program,
             program_sha256=program_file.sha256,
-            signed=options.key is not None,
-            fidelity="" if inputs.measured is None else inputs.measured.text,
+            package=package,
+            package_sha256=package_file.sha256,
+            licence=licence,
+            known_answer=ask(package.path),
+            reports={} if inputs.measured is None else inputs.measured.reports,
         )
-        self._text(card.NAME, render_card(facts))
+        for report, content in described.reports.items():
+            self._text(report, content)
+        for path, content in texts_of(described).items():
+            self._text(path, content)
+        self._licence_files()
+        for member, content in program.notices.items():
+            self._put(Entry(path=member, content=content, licence=program_licence(program)))
+        info = model_of(described)
+        bill = release_bill(
+            release,
+            program,
+            program_file.sha256,
+            info,
+            tool_version=launcher.__version__,
+            own_licence=inputs.terms.own.spdx,
+        )
+        self._text(bom.NAME, (json.dumps(bill, indent=2, ensure_ascii=False) + "\n").encode())
         self._text(
             provenance.NAME,
             provenance.statement(
@@ -239,46 +235,30 @@ class _Writer:
                 origin=provenance.Origin(commit=options.checkout.commit, version=launcher.__version__),
                 program=program,
                 package=package,
-                weights_licence=inputs.licence.spdx,
-                reports={} if inputs.measured is None else inputs.measured.reports,
+                info=info,
+                reports={report: hashlib.sha256(data).hexdigest() for report, data in described.reports.items()},
             ),
         )
         self._lists()
 
-    def _model_info(self, sha256: str) -> ModelInfo:
-        inputs, package = self._inputs, self._inputs.package
-        return ModelInfo(
-            name=inputs.release.model,
-            base=package.base,
-            package=package.file(f"{inputs.release.model}.l3r", sha256),
-            quantization=package.quantization,
-            architecture=package.architecture,
-            shapes=package.shapes,
-            native_context=package.config.max_position,
-            maximum_context=package.config.max_context,
-            mtp=package.has_mtp,
-            tokenizer_sha256=package.tokenizer_sha256,
-            template_sha256=package.template_sha256,
-            licence=inputs.licence.spdx,
-            languages=card.LANGUAGES,
-            evaluation=None if inputs.measured is None else inputs.measured.evaluation,
-            memory=package.memory,
-            known_answer=ask(package.path),
-        )
-
     def _licence_files(self) -> None:
-        inputs, given = self._inputs, self._options.base_licence_file
-        base = inputs.package.base
-        own = licence_text(inputs.own, base) if given is None else given_text(given, inputs.own)
+        terms, package, given = self._inputs.terms, self._inputs.package, self._options.base_licence_file
+        own = licence_text(terms.own, package.base) if given is None else given_text(given, terms.own)
         code = find_licence(_TEXT_LICENCE)
         assert code is not None
         self._text(LICENCE, licence_text(code, None))
-        if inputs.own is inputs.licence:
-            self._put(Entry(path=WEIGHTS_LICENCE, content=own, licence=inputs.licence.spdx))
+        if terms.own is terms.weights:
+            self._put(Entry(path=WEIGHTS_LICENCE, content=own, licence=terms.weights.spdx))
+        else:
+            text = licence_text(terms.weights, package.base)
+            self._put(Entry(path=WEIGHTS_LICENCE, content=text, licence=terms.weights.spdx))
+            if package.base is not None:
+                self._put(Entry(path=BASE_LICENCE, content=own, licence=terms.own.spdx))
+        if package.donor is None or terms.donor is None:
             return
-        text = licence_text(inputs.licence, base)
-        self._put(Entry(path=WEIGHTS_LICENCE, content=text, licence=inputs.licence.spdx))
-        self._put(Entry(path=BASE_LICENCE, content=own, licence=inputs.own.spdx))
+        if package.base is None or not same_origin(package.donor, package.base):
+            text = licence_text(terms.donor, package.donor)
+            self._put(Entry(path=DONOR_LICENCE, content=text, licence=terms.donor.spdx))
 
     def _lists(self) -> None:
         inputs = self._inputs

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from launcher.integrity.manifest import Manifest
-from launcher.integrity.model_info import ModelInfo
+from launcher.integrity.model_info import BaseModel, Donor, ModelInfo
 from launcher.integrity.strict_json import to_bytes
 from release.folder.bom import ReleaseFacts
 from release.folder.program_facts import ProgramFacts
@@ -45,19 +45,28 @@ def statement(
     origin: Origin,
     program: ProgramFacts,
     package: PackageFacts,
-    weights_licence: str,
+    info: ModelInfo,
     reports: Mapping[str, str],
 ) -> bytes:
-    """The statement about these files (SHA-256 by name). `reports` are those of fidelity, likewise."""
+    """The statement about these files (SHA-256 by name).
+
+    Args:
+        info: MODEL.json.
+        reports: SHA-256 of the reports of fidelity by their names.
+    """
     dependencies: list[dict[str, Any]] = []
     if origin.commit is not None:
         kind = "gitCommit" if len(origin.commit) == 40 else "sha256"
         dependencies.append({"uri": SOURCE, "digest": {kind: origin.commit}})
     if program.sources is not None:
         dependencies.append({"uri": PROGRAM_SOURCES, "digest": {"sha256": program.sources}})
-    if package.base is not None:
-        address = f"https://huggingface.co/{package.base.repository}"
-        dependencies.append({"uri": address, "digest": {"gitCommit": package.base.revision}})
+    if info.base is not None:
+        dependencies.append(_repository("base-model", info.base, package.licence))
+    if info.mtp_donor is not None:
+        dependencies.append(_repository("mtp-donor", info.mtp_donor, info.mtp_donor.licence))
+    calibration = info.quantization.calibration_sha256
+    if calibration is not None:
+        dependencies.append({"name": "calibration", "digest": {"sha256": calibration}})
     dependencies += [
         {"name": f"checkpoint/{file.path}", "digest": {"sha256": file.sha256}, "annotations": {"bytes": file.bytes}}
         for file in package.sources
@@ -79,7 +88,7 @@ def statement(
                         "model": release.model,
                         "version": release.version,
                         "target": program.target,
-                        "weightsLicense": weights_licence,
+                        "weightsLicense": info.licence,
                     },
                     "internalParameters": {
                         "sourceDateEpoch": release.epoch,
@@ -116,7 +125,9 @@ def provenance_faults(data: bytes, described: Manifest, info: ModelInfo) -> list
         for text in (definition["buildType"], document["predicate"]["runDetails"]["builder"]["id"]):
             if ":" not in text:
                 faults.append(f"{text!r} is no address")
-        origins = {entry.get("uri"): dict(entry["digest"]) for entry in definition["resolvedDependencies"]}
+        inputs = definition["resolvedDependencies"]
+        origins = {entry.get("uri"): dict(entry["digest"]) for entry in inputs}
+        named = {entry.get("name"): (entry.get("uri"), dict(entry["digest"])) for entry in inputs}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         return [f"it is no statement with SLSA's provenance: {error!r}"]
     digests = {file.path: file.sha256 for file in described.files if file.path != NAME}
@@ -127,15 +138,32 @@ def provenance_faults(data: bytes, described: Manifest, info: ModelInfo) -> list
     for name in sorted(digests.keys() & subjects.keys()):
         if digests[name] != subjects[name]:
             faults.append(f"it gives {name} the SHA-256 {subjects[name]}, the manifest {digests[name]}")
-    if info.base is not None:
-        found = origins.get(f"https://huggingface.co/{info.base.repository}", {}).get("gitCommit")
-        if found != info.base.revision:
-            faults.append(f"it names revision {found} of {info.base.repository}, MODEL.json {info.base.revision}")
-    for what, uri, expected in (
+    for name, origin in (("base-model", info.base), ("mtp-donor", info.mtp_donor)):
+        uri, digest = named.get(name, (None, {}))
+        found = "none" if uri is None else f"{uri} at {digest.get('gitCommit')}"
+        wanted = "none" if origin is None else f"{_address(origin)} at {origin.revision}"
+        if found != wanted:
+            faults.append(f"it gives the {name} as {found}, MODEL.json as {wanted}")
+    calibration = named.get("calibration", (None, {}))[1].get("sha256")
+    if calibration != info.quantization.calibration_sha256:
+        faults.append(
+            f"it gives the calibration as {calibration}, MODEL.json as {info.quantization.calibration_sha256}"
+        )
+    for what, address, expected in (
         ("commit", SOURCE, described.commit),
         ("digest of the program's source", PROGRAM_SOURCES, described.source_sha256),
     ):
-        said = next(iter(origins.get(uri, {}).values()), None)
+        said = next(iter(origins.get(address, {}).values()), None)
         if said != expected:
             faults.append(f"it gives the {what} as {said}, the manifest as {expected}")
     return faults
+
+
+def _repository(name: str, origin: BaseModel | Donor, licence: str | None) -> dict[str, Any]:
+    """A repository at a revision; the licence is the one that it was published under."""
+    entry: dict[str, Any] = {"name": name, "uri": _address(origin), "digest": {"gitCommit": origin.revision}}
+    return entry if licence is None else {**entry, "annotations": {"license": licence}}
+
+
+def _address(origin: BaseModel | Donor) -> str:
+    return f"https://huggingface.co/{origin.repository}"

@@ -7,19 +7,25 @@ from pathlib import Path
 from typing import Final
 
 from launcher.errors import PackageError
-from launcher.integrity.model_info import BaseModel
+from launcher.integrity.model_info import BaseModel, Donor, ModelInfo
 from launcher.integrity.release_files import read_capped
+
+LICENCE: Final = "LICENSE"
+WEIGHTS_LICENCE: Final = "LICENSE-WEIGHTS"
+BASE_LICENCE: Final = "LICENSE-BASE-MODEL"
+DONOR_LICENCE: Final = "LICENSE-MTP-DONOR"
 
 _ROOT: Final = Path(__file__).parents[2]
 _TEXTS: Final = Path(__file__).with_name("licences")
 _OWN_HOLDER: Final = "Copyright 2026 the mindnano-infer authors"
-_MAX_BYTES: Final = 256 << 10
+MAX_TEXT_BYTES: Final = 256 << 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightsLicence:
     """A licence: its SPDX identifier, Hugging Face's identifier for it, and where its text lies.
 
+    `rank` says how much it asks for: something may go out under a licence of at least the rank of each of its parts.
     `begins` stands in the first lines of the text, whoever wrote the rest. Where `names_holder`, the text has a line
     for whoever holds the copyright.
     """
@@ -28,17 +34,19 @@ class WeightsLicence:
     hub: str
     path: Path
     begins: str
+    rank: int
     names_holder: bool = False
 
 
 LICENCES: Final[tuple[WeightsLicence, ...]] = (
-    WeightsLicence(spdx="Apache-2.0", hub="apache-2.0", path=_ROOT / "LICENSE", begins="Apache License"),
-    WeightsLicence(spdx="MIT", hub="mit", path=_TEXTS / "MIT.txt", begins="MIT License", names_holder=True),
+    WeightsLicence(spdx="Apache-2.0", hub="apache-2.0", path=_ROOT / "LICENSE", begins="Apache License", rank=1),
+    WeightsLicence(spdx="MIT", hub="mit", path=_TEXTS / "MIT.txt", begins="MIT License", rank=0, names_holder=True),
     WeightsLicence(
         spdx="CC-BY-NC-4.0",
         hub="cc-by-nc-4.0",
         path=_TEXTS / "CC-BY-NC-4.0.txt",
         begins="Creative Commons Attribution-NonCommercial 4.0 International",
+        rank=2,
     ),
 )
 
@@ -53,7 +61,22 @@ def known_names() -> str:
     return ", ".join(licence.spdx for licence in LICENCES)
 
 
-def licence_text(licence: WeightsLicence, base: BaseModel | None) -> bytes:
+def is_donor_the_base(info: ModelInfo) -> bool:
+    """Whether an appended MTP layer came from the very repository and revision that the other weights came from."""
+    return info.mtp_donor is not None and info.base is not None and same_origin(info.mtp_donor, info.base)
+
+
+def same_origin(donor: Donor, base: BaseModel) -> bool:
+    """Whether both are the same repository at the same revision."""
+    return (donor.repository, donor.revision) == (base.repository, base.revision)
+
+
+def may_hold(licence: WeightsLicence, part: WeightsLicence) -> bool:
+    """Whether something under `licence` may hold something under `part`: it must ask for at least as much."""
+    return licence.rank >= part.rank
+
+
+def licence_text(licence: WeightsLicence, base: BaseModel | Donor | None) -> bytes:
     """The text as it goes into a release.
 
     Args:
@@ -72,7 +95,7 @@ def given_text(path: Path, licence: WeightsLicence) -> bytes:
     Raises:
         PackageError: there is no such file, or it is the text of another licence.
     """
-    data = read_capped(path, _MAX_BYTES)
+    data = read_capped(path, MAX_TEXT_BYTES)
     if data is None:
         raise PackageError("licence-text", f"there is no file {path}", hint="name the base model's LICENSE")
     if not is_text_of(data, licence):

@@ -15,19 +15,18 @@ from launcher.engine import Engine, Package, Session
 from launcher.engine_types import EngineOptions, KvType, ModelConfig, Section, SessionOptions, TensorInfo
 from launcher.errors import PackageError
 from launcher.integrity.hashing import sha256_file
-from launcher.integrity.model_info import BaseModel, KnownAnswer, MemoryFigures, PackageFile, Quantization
+from launcher.integrity.model_info import BaseModel, Donor, KnownAnswer, MemoryFigures, PackageFile, Quantization
 from launcher.integrity.release_files import portable_path_fault
 from launcher.progress import Progress
 from release.checkpoint.tensors import GROUP_MTP
 from release.package.memory import memory_of
+from release.package.stated import Stated, read_stated
 
 PROMPT: Final = "1, 2, 3, 4,"
 ANSWER_TOKENS: Final = 3
-_REVISION: Final = re.compile(r"[0-9a-f]{40}")
 _RECIPE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,59}")
 _PROGRAM: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._+()/-]{0,99}")
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
-_REPOSITORY: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +48,8 @@ class PackageFacts:
         name: of the model, as its metadata has it.
         created_by: program and version that converted it.
         licence: of the weights, as its metadata has it, or None.
-        base: repository and revision that it was made from, None where it was made from none.
+        base: repository and revision that it was made from, None where it names none.
+        donor: likewise of an MTP layer that was appended, None where there is none such.
         sources: files that it was converted from.
         config: dimensions.
         quantization: recipe, digest of the recipe as it was carried out, and digest of the calibration.
@@ -67,6 +67,7 @@ class PackageFacts:
     created_by: str
     licence: str | None
     base: BaseModel | None
+    donor: Donor | None
     sources: tuple[SourceFile, ...]
     config: ModelConfig
     quantization: Quantization
@@ -99,11 +100,28 @@ def read_package_facts(path: Path, *, label: str = "the package") -> tuple[Packa
         with Package(path) as package:
             size = path.stat().st_size
             with Progress(f"Checking {path.name}", size) as progress:
-                package.verify(lambda done, total: progress.update(done * size // max(total, 1)))
+                try:
+                    package.verify(lambda done, total: progress.update(done * size // max(total, 1)))
+                except PackageError as error:
+                    raise error.about(path) from error
             facts, gaps = _facts(path, package)
             return facts, [f"{label}: {path}: {gap}" for gap in gaps]
     except PackageError as error:
         return None, [f"{label}: {error.message}"]
+
+
+def read_stated_of(path: Path) -> Stated | None:
+    """What a package states of origin and terms although something else of it is wrong; None where it does not open.
+
+    Raises:
+        EngineError: the engine could not be loaded.
+        ResourceError: there is not enough memory.
+    """
+    try:
+        with Package(path) as package:
+            return read_stated(_metadata(package), has_mtp=package.has_mtp)
+    except PackageError:
+        return None
 
 
 def hash_file(path: Path) -> str:
@@ -156,8 +174,8 @@ def _facts(path: Path, package: Package) -> tuple[PackageFacts | None, list[str]
     template = package.section(Section.CHAT_TEMPLATE)
     if template is None:
         gaps.append("it has no chat template")
-    base, fault = _base(metadata)
-    gaps += [fault] if fault else []
+    stated = read_stated(metadata, has_mtp=package.has_mtp)
+    gaps += stated.faults
     quantization = metadata.get("quantization")
     recipe = quantization.get("recipe") if isinstance(quantization, dict) else None
     if not isinstance(quantization, dict) or not isinstance(recipe, str) or not _RECIPE.fullmatch(recipe):
@@ -168,14 +186,15 @@ def _facts(path: Path, package: Package) -> tuple[PackageFacts | None, list[str]
     assert template is not None
     tensors = package.tensors()
     calibration = quantization.get("calibration")
-    licence, created_by = metadata.get("license"), metadata.get("created_by")
+    created_by = metadata.get("created_by")
     facts = PackageFacts(
         path=path,
         size=path.stat().st_size,
         name=str(name),
         created_by=created_by if isinstance(created_by, str) and _PROGRAM.fullmatch(created_by) else "unknown",
-        licence=licence if isinstance(licence, str) and licence else None,
-        base=base,
+        licence=stated.licence,
+        base=stated.base,
+        donor=stated.donor,
         sources=sources_of(metadata),
         memory=memory_of(package),
         config=package.config,
@@ -202,20 +221,6 @@ def _metadata(package: Package) -> dict[str, Any]:
     if not isinstance(metadata, dict):
         raise PackageError("package-damaged", "the metadata section is not a JSON object")
     return metadata
-
-
-def _base(metadata: Mapping[str, Any]) -> tuple[BaseModel | None, str]:
-    """The base model; and what is wrong where only half of it is said."""
-    source = metadata.get("source")
-    source = source if isinstance(source, dict) else {}
-    repository, revision = source.get("repository"), source.get("revision")
-    if repository is None and revision is None:
-        return None, ""
-    if not isinstance(repository, str) or not _REPOSITORY.fullmatch(repository):
-        return None, f"its metadata names the base model {repository!r}, expected ORGANISATION/NAME"
-    if not isinstance(revision, str) or not _REVISION.fullmatch(revision):
-        return None, f"its metadata names the revision {revision!r} of {repository}, expected all 40 digits"
-    return BaseModel(repository=repository, revision=revision), ""
 
 
 def sources_of(metadata: Mapping[str, Any]) -> tuple[SourceFile, ...]:

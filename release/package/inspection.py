@@ -103,7 +103,10 @@ def inspect_package(path: Path, *, verify: bool) -> PackageReport:
         size = path.stat().st_size
         if verify:
             with Progress(f"Hashing {path.name}", size) as progress:
-                package.verify(lambda done, total: progress.update(done * size // max(total, 1)))
+                try:
+                    package.verify(lambda done, total: progress.update(done * size // max(total, 1)))
+                except PackageError as error:
+                    raise error.about(path) from error
         sections = {kind.name.lower(): package.section(kind) for kind in Section}
         return PackageReport(
             file=path.name,
