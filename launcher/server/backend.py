@@ -47,6 +47,7 @@ from launcher.server.protocol.responses_input import chat_of
 from launcher.server.protocol.shapes import InputTokens
 from launcher.server.scheduler import Scheduler
 from launcher.server.session_exchange import SessionExchange
+from launcher.server.session_names import name_in_header
 from launcher.server.slots import slot
 from launcher.system import SystemView
 
@@ -300,9 +301,8 @@ def _counted(tokens: int) -> Mapping[str, object]:
 
 
 def _session(caller: Caller) -> str | None:
-    """The header's value: it comes decoded as Latin-1, and names are UTF-8 wherever they can be."""
     value = caller.headers.get("x-session-id")
-    return None if value is None else value.encode("latin-1").decode(errors="replace")
+    return None if value is None else name_in_header(value)
 
 
 def _new_id(kind: str) -> str:

@@ -92,8 +92,8 @@ class Reading:
     """Progress through the prompt of choice `choice` in tokens, of which the first `cached` needed no reading.
 
     `seconds` since it began, pauses included. After a pause it goes on where it was: `done` never falls, and `cached`
-    stays what it was at the beginning. Once the choice has a token there is none, whatever a pause makes the engine read
-    again.
+    stays what it was at the beginning. Once the choice has a token there is no more of it, whatever the engine has to
+    read again after a pause.
     """
 
     done: int

@@ -17,7 +17,7 @@ from launcher.server.protocol.fact_shapes import (
     SessionTaken,
     Slot,
 )
-from launcher.server.protocol.limits import LABEL, MAX_ITEMS
+from launcher.server.protocol.limits import LABEL_IN_HEADER, MAX_ITEMS
 from launcher.server.protocol.requests import (
     ChatRequest,
     CompletionRequest,
@@ -117,7 +117,7 @@ _HEADERS: Final[Mapping[str, Document]] = {
     "X-Request-Id": {"description": "The id of the request.", "schema": {"type": "string"}},
     "X-Served-By": {"description": "The name of the machine.", "schema": {"type": "string"}},
     "X-Session-Id": {
-        "description": "The name of the conversation, percent-encoded where it is not ASCII.",
+        "description": "The name of the conversation; what is not ASCII, and %, percent-encoded.",
         "schema": {"type": "string"},
     },
     "Retry-After": {"description": "Seconds until a retry.", "schema": {"type": "integer", "minimum": 1}},
@@ -260,7 +260,11 @@ def _generation(
     operation["description"] = _STREAM.format(chunk=chunk.__name__)
     operation["requestBody"] = _body(body)
     operation["parameters"] = [
-        _header("X-Session-Id", "The name of the conversation, where the body has no session_id.", LABEL),
+        _header(
+            "X-Session-Id",
+            "The name of the conversation, where the body has no session_id; percent-encoded or not.",
+            LABEL_IN_HEADER,
+        ),
         _header("X-Request-Id", "The id of the request, where the body has no request_id and this is one.", None),
     ]
     for status in ("200", "409", "500", "501", "503", "504"):

@@ -23,7 +23,7 @@ from launcher.reply import THINK_CLOSE, THINK_OPEN, TOOL_CALL
 from launcher.server.grammar import CallReply, ConstrainedReply, EitherReply, JsonReply
 from launcher.server.marks import marks
 from launcher.server.protocol.errors import ContextLengthExceeded
-from launcher.server.protocol.limits import LABEL, MAX_BIAS, MAX_NAME_CHARACTERS, REQUEST_ID
+from launcher.server.protocol.limits import MAX_BIAS, MAX_NAME_CHARACTERS, REQUEST_ID
 from launcher.server.protocol.messages import template_messages
 from launcher.server.protocol.requests import (
     ChatRequest,
@@ -38,6 +38,7 @@ from launcher.server.protocol.requests import (
 )
 from launcher.server.request import Constraint, GenerationRequest, Style, Tool
 from launcher.server.served import ServedModel
+from launcher.server.session_names import session_name
 from launcher.server.thinking import thinking_budget, thinking_of
 from launcher.template import Message
 
@@ -47,7 +48,8 @@ _SMALLEST: Final = 1e-6
 _BELOW_ONE: Final = 1 - 2**-24
 # Of a seed that is picked here. It is told, and JavaScript reads no larger number exactly.
 _SEED_BITS: Final = 53
-_LABEL: Final = re.compile(LABEL)
+# The seed that asks for any, as llama-server has it.
+_ANY_SEED: Final = -1
 _REQUEST_ID: Final = re.compile(REQUEST_ID)
 
 
@@ -130,7 +132,7 @@ def plan_completion(
         owner=owner,
         session=session,
         prompt=tuple(ids),
-        max_tokens=_max_tokens(model, room, completion.max_tokens),
+        max_tokens=_max_tokens(model, room, completion.max_tokens, completion.max_completion_tokens),
         choices=completion.n or 1,
         sampling=_sampling(model, completion),
         logit_bias=_biases(model, completion),
@@ -189,29 +191,6 @@ def text_of(model: ServedModel, ids: Sequence[int]) -> str:
     return b"".join(map(model.text.token_bytes, ids)).decode(errors="replace")
 
 
-def session_name(request: Common, header: str | None) -> str | None:
-    """The client's name for its conversation: the first of session_id, X-Session-Id, metadata.session_id,
-    prompt_cache_key and user that is there.
-
-    Raises:
-        RequestError: one of them is not 1 to 256 printable characters.
-    """
-    listed = (request.metadata or {}).get("session_id")
-    candidates: tuple[tuple[str, object], ...] = (
-        ("session_id", request.session_id),
-        ("X-Session-Id", header),
-        ("metadata.session_id", listed),
-        ("prompt_cache_key", request.prompt_cache_key or None),
-        ("user", request.user or None),
-    )
-    given = [(name, value) for name, value in candidates if value is not None]
-    for name, value in given:
-        if not isinstance(value, str) or not _LABEL.search(value):
-            message = f"{name} is not 1 to {MAX_NAME_CHARACTERS} printable characters"
-            raise RequestError("invalid_value", message, param=name)
-    return str(given[0][1]) if given else None
-
-
 def request_name(request: Common, header: str | None) -> str | None:
     """The client's id for its request: request_id, else X-Request-Id. Proxies set that header too, with any text: what
     is no id is passed over."""
@@ -254,8 +233,10 @@ def _deadline(model: ServedModel, request: Common) -> float | None:
 
 
 def _sampling(model: ServedModel, request: Common) -> Sampling:
-    seed = request.seed if request.seed is not None else model.seed
-    changes: dict[str, Any] = {"seed": secrets.randbits(_SEED_BITS) if seed is None else seed % (1 << 64)}
+    seed = model.seed if request.seed is None else request.seed
+    if seed in (None, _ANY_SEED):
+        seed = secrets.randbits(_SEED_BITS)
+    changes: dict[str, Any] = {"seed": seed}  # told as it was given; the engine takes it modulo 2**64
     for name in ("temperature", "frequency_penalty", "presence_penalty"):
         value = getattr(request, name)
         if value is not None:

@@ -147,10 +147,9 @@ def test_what_is_no_id_of_a_request_is_told_with_what_is_one(id: str) -> None:
     assert chat(request_id="x" * 64).request_id == "x" * 64
 
 
-def test_other_modalities_and_storing_are_refused_by_name() -> None:
+def test_other_modalities_are_refused_by_name() -> None:
     assert refused_chat(modalities=["text", "audio"]).slug == "unsupported_parameter"
     assert refused_chat(modalities=["audio"]).slug == "unsupported_parameter"
-    assert refused_chat(store=True).param == "store"
 
 
 def test_an_unknown_role_is_named() -> None:
@@ -181,7 +180,7 @@ def test_an_unknown_switch_of_the_template_is_named() -> None:
         ("n", 17, "17"),
         ("temperature", 2.5, "2.5"),
         ("temperature", -1, "-1"),
-        ("top_p", 0, "0"),
+        ("top_p", -0.1, "-0.1"),
         ("top_p", 1.5, "1.5"),
         ("min_p", 2, "2"),
         ("top_k", -2, "-2"),
@@ -192,11 +191,9 @@ def test_an_unknown_switch_of_the_template_is_named() -> None:
         ("max_tokens", -1, "-1"),
         ("max_completion_tokens", 0, "0"),
         ("timeout", 0, "0"),
-        ("session_id", "", '""'),
         ("session_id", "a\nb", "a\\nb"),
         ("session_id", "a\n", "a\\n"),
         ("session_id", "x" * 257, "xxx"),
-        ("stop", "", '""'),
         ("messages", [], "list of 0"),
         ("response_format", {"type": "xml"}, '"xml"'),
         ("tool_choice", "sometimes", '"sometimes"'),
@@ -284,7 +281,7 @@ def test_numbers_beyond_all_bounds_are_refused() -> None:
     ("field", "wanted"),
     [
         ("temperature", "a number >= 0 and <= 2"),
-        ("top_p", "a number > 0 and <= 1"),
+        ("top_p", "a number >= 0 and <= 1"),
         ("timeout", "a number > 0 and <= 604800"),
         ("n", "an integer >= 1 and <= 16"),
         ("max_tokens", "an integer >= 1"),
@@ -328,7 +325,7 @@ def test_limits_on_counts_hold() -> None:
         ("messages[0].content", {"messages": [{"role": "user", "content": [{"type": "text", "text": ""}] * 1025}]}),
         ("stop", {"stop": ["x"] * (limits.MAX_STOPS + 1)}),
         ("stop", {"stop": "x" * (limits.MAX_STOP_CHARACTERS + 1)}),
-        ("stop[1]", {"stop": ["x", ""]}),
+        ("stop[1]", {"stop": ["x", "x" * (limits.MAX_STOP_CHARACTERS + 1)]}),
         ("tools", {"tools": [TOOL] * (limits.MAX_TOOLS + 1)}),
         ("logit_bias", {"logit_bias": {str(key): 1 for key in range(limits.MAX_BIASES + 1)}}),
         ("metadata", {"metadata": {str(key): "" for key in range(limits.MAX_METADATA + 1)}}),
@@ -367,7 +364,14 @@ def test_tools_and_the_choice_among_them_agree() -> None:
     chat(tools=[TOOL], tool_choice={"type": "function", "function": {"name": "add"}})
 
 
-def test_top_logprobs_without_logprobs_is_refused() -> None:
+def test_empty_stop_strings_stop_nothing() -> None:
+    """As llama-server has it; an empty text is found everywhere, and would end every reply before its first token."""
+    assert [chat(stop=stop).stops for stop in ("", [], [""], ["x", ""])] == [(), (), (), ("x",)]
+
+
+def test_top_logprobs_without_logprobs_is_refused_where_it_asks_for_something() -> None:
+    assert chat(top_logprobs=0, logprobs=False).logprobs is False
+    assert chat(top_logprobs=0).logprobs is None
     assert refused_chat(top_logprobs=3).param == "top_logprobs"
     assert refused_chat(top_logprobs=3, logprobs=False).param == "top_logprobs"
 

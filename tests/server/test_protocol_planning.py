@@ -16,7 +16,6 @@ from launcher.server.planning import (
     plan_chat,
     plan_completion,
     request_name,
-    session_name,
     text_of,
 )
 from launcher.server.protocol.decode import decode_chat, decode_completion
@@ -136,6 +135,13 @@ def test_the_reply_is_clamped_to_the_context() -> None:
     assert complete().max_tokens == 4096 - 3
 
 
+def test_both_names_for_the_most_tokens_count_in_chats_and_completions() -> None:
+    for plan in (chat, complete):
+        assert plan(max_completion_tokens=7).max_tokens == 7
+        assert plan(max_completion_tokens=7, max_tokens=5).max_tokens == 5
+        assert plan(max_completion_tokens=5, max_tokens=7).max_tokens == 5
+
+
 def test_sampling_is_the_requests_and_else_the_servers() -> None:
     model = served_model(seed=5)
     assert chat(model).sampling == Sampling(temperature=0.7, top_p=0.9, seed=5)
@@ -143,6 +149,7 @@ def test_sampling_is_the_requests_and_else_the_servers() -> None:
     assert asked == Sampling(temperature=0, top_p=0.5, top_k=40, min_p=0.1, repetition_penalty=1.1, seed=9)
     assert chat(model, top_k=-1).sampling.top_k == 0
     assert chat(model, top_p=1e-300).sampling.top_p > 1e-30
+    assert chat(model, top_p=0).sampling.top_p > 1e-30
     assert complete(model, temperature=0.25).sampling.temperature == 0.25
 
 
@@ -152,12 +159,15 @@ def test_penalties_reach_the_sampler() -> None:
 
 
 def test_seeds() -> None:
-    assert chat(seed=-1).sampling.seed == (1 << 64) - 1
+    assert chat(seed=-2).sampling.seed == -2
     assert chat(seed=(1 << 64) - 1).sampling.seed == (1 << 64) - 1
     assert chat().sampling.seed != chat().sampling.seed
     assert chat(seed=0).sampling.seed == 0
     # It is told, and JavaScript reads larger numbers wrong.
-    assert max(chat().sampling.seed for _ in range(50)) < 1 << 53
+    for seed in (None, -1):
+        picked = {chat(served_model(seed=None if seed is None else 5), seed=seed).sampling.seed for _ in range(50)}
+        assert len(picked) == 50
+        assert 0 <= min(picked) <= max(picked) < 1 << 53
 
 
 def test_counts_stops_and_the_rest_are_passed_on() -> None:
@@ -214,7 +224,7 @@ def test_the_first_name_of_a_session_counts() -> None:
     assert complete(header="b").session == "b"
 
 
-@pytest.mark.parametrize("name", ["", "a\nb", "a\n", "\x7f", "x" * 257, 5])
+@pytest.mark.parametrize("name", ["a\nb", "a\n", "\x7f", "x" * 257, 5])
 def test_a_name_of_a_session_is_printable(name: object) -> None:
     assert refused(metadata={"session_id": name}).param == "metadata.session_id"
     if isinstance(name, str):
@@ -232,18 +242,6 @@ def test_the_body_names_the_request_before_the_header() -> None:
 @pytest.mark.parametrize("header", ["", "a b", "a\n", "\xe9", "x" * 65, "a/b"])
 def test_a_header_that_is_no_id_is_passed_over(header: str) -> None:
     assert request_name(decode_completion(b'{"prompt": "x"}'), header) is None
-
-
-def test_a_wrong_header_is_refused_where_the_body_has_a_name_too() -> None:
-    request = decode_chat(json.dumps({"messages": [USER], "session_id": "a"}).encode())
-    with pytest.raises(RequestError, match="X-Session-Id"):
-        session_name(request, "\x01")
-
-
-def test_an_empty_user_names_no_session() -> None:
-    request = decode_chat(json.dumps({"messages": [USER], "user": "", "prompt_cache_key": ""}).encode())
-    assert session_name(request, None) is None
-    assert session_name(request, "小明 1") == "小明 1"
 
 
 def test_tool_choice_none_forbids_calls_and_keeps_the_prompt() -> None:

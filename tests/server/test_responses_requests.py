@@ -10,13 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.errors import RequestError
-from launcher.server.planning import plan_chat, session_name, text_of
+from launcher.server.planning import plan_chat, text_of
 from launcher.server.protocol.decode import check_chat, decode_chat
 from launcher.server.protocol.errors import ContextLengthExceeded
 from launcher.server.protocol.limits import MAX_ITEMS
 from launcher.server.protocol.requests import ChatRequest, JsonObjectFormat, JsonSchemaFormat, TextFormat
 from launcher.server.protocol.responses_decode import decode_responses, renamed
 from launcher.server.protocol.responses_input import chat_of
+from launcher.server.session_names import session_name
 from tests.support.served_model import served_model
 
 TOOL = {"type": "function", "name": "add", "parameters": {"type": "object"}, "strict": True}

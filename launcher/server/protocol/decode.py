@@ -42,7 +42,6 @@ _REFUSED: Final[Mapping[str, str]] = {
     "max_thinking_tokens": "use thinking_budget",
     "web_search_options": "this server does not search the web",
     "suffix": "this model does not fill in the middle",
-    "store": "this server stores nothing",
 }
 
 
@@ -115,7 +114,7 @@ def check_chat(chat: ChatRequest) -> None:
         RequestError: a field cannot be served.
     """
     _check_seed(chat)
-    if chat.top_logprobs is not None and chat.logprobs is not True:
+    if chat.top_logprobs and chat.logprobs is not True:
         raise RequestError("invalid_value", "top_logprobs needs logprobs to be true", param="top_logprobs")
     _check_tools(chat.tools)
     names = {tool.function.name for tool in chat.tools or ()}
@@ -278,7 +277,7 @@ def _expected(fault: str, path: str, field: str, words: Words) -> str:
         kinds = next((kinds for pattern, kinds in words.kinds if pattern.search(path)), "another value")
         return words.choices.get(field, kinds)
     text = re.sub(r"`([^`]*)`", lambda found: _in_words(found[1]), described[1])
-    if field in {"session_id", "user", "prompt_cache_key", "name", "request_id"} and "regex" in text:
+    if field in {"session_id", "name", "request_id"} and "regex" in text:
         if "a-zA-Z0-9" not in text:
             return "1 to 256 printable characters"
         return "1 to 64 letters, digits, _, ., : or -" if ":" in text else "1 to 64 letters, digits, _, . or -"

@@ -54,4 +54,7 @@ TOOL_NAME: Final = rf"^[a-zA-Z0-9_.-]{{1,64}}{_END}"
 REQUEST_ID: Final = rf"^[a-zA-Z0-9_.:-]{{1,64}}{_END}"
 LABEL: Final = rf"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]{{1,{MAX_NAME_CHARACTERS}}}{_END}"
 LABEL_OR_NOTHING: Final = rf"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]{{0,{MAX_NAME_CHARACTERS}}}{_END}"
+LABEL_IN_HEADER: Final = rf"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]{{0,{12 * MAX_NAME_CHARACTERS}}}{_END}"
+"""Percent-encoded, where a character may take twelve."""
+
 TOKEN_KEY: Final = rf"^[0-9]{{1,9}}{_END}"

@@ -36,7 +36,7 @@ from launcher.server.protocol.limits import (
 )
 from launcher.server.protocol.messages import ChatMessage
 
-_StopText = Annotated[str, Meta(min_length=1, max_length=MAX_STOP_CHARACTERS)]
+_StopText = Annotated[str, Meta(max_length=MAX_STOP_CHARACTERS)]
 Stop = _StopText | Annotated[list[_StopText], Meta(max_length=MAX_STOPS)]
 Penalty = Annotated[float, Meta(ge=-MAX_PENALTY, le=MAX_PENALTY)]
 Seed = Annotated[int, Meta(extra_json_schema={"minimum": MIN_SEED, "maximum": MAX_SEED})]
@@ -142,14 +142,17 @@ class ReasoningSwitch(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Sampled(Struct, frozen=True, kw_only=True):
-    """What all requests for text have in common: who asks, of what model, and how tokens are picked."""
+    """What all requests for text have in common: who asks, of what model, and how tokens are picked.
+
+    `seed` -1 asks for any. An empty stop string stops nothing, and an empty name is none.
+    """
 
     model: str | None = None
     stream: bool | None = None
     stop: Stop | None = None
     seed: Seed | None = None
     temperature: Annotated[float, Meta(ge=0, le=MAX_TEMPERATURE)] | None = None
-    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     top_k: Annotated[int, Meta(ge=-1, le=(1 << 31) - 1)] | None = None
     min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     repetition_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
@@ -159,20 +162,24 @@ class Sampled(Struct, frozen=True, kw_only=True):
     ignore_eos: bool | None = None
     timeout: Annotated[float, Meta(gt=0, le=MAX_TIMEOUT)] | None = None
     request_id: Annotated[str, Meta(pattern=REQUEST_ID)] | None = None
-    session_id: Annotated[str, Meta(pattern=LABEL)] | None = None
-    prompt_cache_key: Annotated[str, Meta(pattern=LABEL_OR_NOTHING)] | None = None
-    user: Annotated[str, Meta(pattern=LABEL_OR_NOTHING)] | None = None
+    session_id: Annotated[str, Meta(pattern=LABEL_OR_NOTHING)] | None = None
+    prompt_cache_key: str | None = None
+    user: str | None = None
 
 
 class Common(Sampled, frozen=True, kw_only=True):
-    """What chats and completions have in common. `return_progress` asks a stream to tell how far the prompt is read."""
+    """What chats and completions have in common. `return_progress` asks a stream to tell how far the prompt is read.
+
+    Of `max_tokens` and `max_completion_tokens` the smaller one counts. `store` has no effect: nothing is stored.
+    """
 
     stream_options: StreamOptions | None = None
     return_progress: bool | None = None
     n: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] | None = None
     max_tokens: Annotated[int, Meta(ge=1)] | None = None
+    max_completion_tokens: Annotated[int, Meta(ge=1)] | None = None
     metadata: Metadata | None = None
-    store: Literal[False] | None = None
+    store: bool | None = None
     # Other servers' fields for replies that follow a grammar. Refused by name: without it the reply is another one.
     grammar: Literal[""] | None = None
     json_schema: None = None
@@ -190,9 +197,8 @@ class Common(Sampled, frozen=True, kw_only=True):
     @property
     def stops(self) -> tuple[str, ...]:
         """The stop strings."""
-        if self.stop is None:
-            return ()
-        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+        given = [self.stop] if isinstance(self.stop, str) else self.stop or ()
+        return tuple(filter(None, given))
 
 
 class ChatRequest(Common, frozen=True, kw_only=True):
@@ -204,7 +210,6 @@ class ChatRequest(Common, frozen=True, kw_only=True):
     """
 
     messages: Messages
-    max_completion_tokens: Annotated[int, Meta(ge=1)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     tools: Annotated[list[ToolDefinition], Meta(max_length=MAX_TOOLS)] | None = None

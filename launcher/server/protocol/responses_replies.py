@@ -98,7 +98,7 @@ class _Answer:
             "tool_choice": asked.tool_choice or "auto",
             "tools": asked.tools or [],
             "top_logprobs": request.logprobs or 0,
-            "top_p": request.sampling.top_p,
+            "top_p": request.sampling.top_p if asked.top_p is None else asked.top_p,
             "user": asked.user,
             "system_fingerprint": model.fingerprint,
             "seed": request.sampling.seed,
