@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import sys
 import traceback
-import uuid
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from launcher.server.answers import refusal
 from launcher.server.backlog import Backlog
 from launcher.server.bodies import Bodies, BodyLimits
 from launcher.server.bridge import Receive
+from launcher.server.connections import Headers, new_request_id
 from launcher.server.journal import Journal
 from launcher.server.ports import Backend
 from launcher.server.security import Access
@@ -129,7 +129,7 @@ class Services:
 
 
 class Application:
-    """The ASGI application. Closed by `close`."""
+    """The ASGI application. Closed by `close`. `headers` are those that every answer has, lower case."""
 
     def __init__(
         self, services: Services, access: Access, routes: list[Route], *, open_paths: frozenset[str], served_by: str
@@ -144,7 +144,7 @@ class Application:
         self._services = services
         self._access = access
         self._open = open_paths
-        self._served_by = served_by.encode("ascii", errors="replace")
+        self.headers: Headers = ((b"x-served-by", served_by.encode("ascii", errors="replace")), *_SECURITY_HEADERS)
         listed: list[BaseRoute] = list(routes)
         self._router = Router(listed, redirect_slashes=False)
         self._routes = routes
@@ -160,7 +160,7 @@ class Application:
             return
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(scope["headers"])}
         _shorten_target(scope, headers)
-        extra = _Extra(self._served_by, self._access.cors_headers(headers), send)
+        extra = _Extra(self.headers, self._access.cors_headers(headers), send)
         try:
             await self._serve(scope, headers, receive, extra)
         except ClientDisconnect:
@@ -238,10 +238,9 @@ def _check_head(scope: Scope) -> None:
 class _Extra:
     """`send` that adds the headers of every answer and remembers the status."""
 
-    def __init__(self, served_by: bytes, cors: Mapping[str, str], send: Callable[[Scope], Awaitable[None]]) -> None:
+    def __init__(self, always: Headers, cors: Mapping[str, str], send: Callable[[Scope], Awaitable[None]]) -> None:
         self._headers = [
-            (b"x-served-by", served_by),
-            *_SECURITY_HEADERS,
+            *always,
             *((name.lower().encode(), value.encode("latin-1")) for name, value in cors.items()),
         ]
         self._send = send
@@ -252,6 +251,6 @@ class _Extra:
             self.status = message["status"]
             given = list(message.get("headers", ()))
             if not any(name == b"x-request-id" for name, _ in given):
-                given.append((b"x-request-id", b"req-" + uuid.uuid4().hex.encode()))
+                given.append((b"x-request-id", new_request_id()))
             message = {**message, "headers": [*given, *self._headers]}
         await self._send(message)

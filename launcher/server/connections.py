@@ -7,7 +7,9 @@ JSON. Reading goes on while an answer is on its way, so that a client's leaving 
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
+import uuid
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
@@ -28,9 +30,11 @@ _PHRASES: Final = {
     431: b"Request Header Fields Too Large",
     501: b"Not Implemented",
 }
-_TOO_MANY: Final = (
-    b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nretry-after: 5\r\nconnection: close\r\n"
-)
+_UNAVAILABLE: Final = b"HTTP/1.1 503 Service Unavailable\r\n%b\r\n"
+# h11 quotes the bytes that it could not read, in Python's way and at any length.
+_QUOTED: Final = re.compile(r"[:\s]*(bytearray\()?b['\"].*", re.DOTALL)
+
+Headers = tuple[tuple[bytes, bytes], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,11 +48,12 @@ class ConnectionLimits:
     skipped_bytes: int = 64 << 20  # of a body that has been refused
 
 
-def protocol_class(limits: ConnectionLimits) -> type[asyncio.Protocol]:
-    """The protocol with these limits, as uvicorn takes it."""
+def protocol_class(limits: ConnectionLimits, headers: Headers) -> type[asyncio.Protocol]:
+    """The protocol with these limits, as uvicorn takes it; `headers` are those of every answer."""
 
     class Bound(GuardedProtocol):
         LIMITS = limits
+        HEADERS = headers
         HANDSHAKES: ClassVar[set[asyncio.Task[Any]]] = set()
 
     return Bound
@@ -58,6 +63,7 @@ class GuardedProtocol(H11Protocol):
     """One connection."""
 
     LIMITS: ClassVar[ConnectionLimits] = ConnectionLimits()
+    HEADERS: ClassVar[Headers] = ()
     HANDSHAKES: ClassVar[set[asyncio.Task[Any]]] = set()
     """What asyncio runs for connections whose handshake is not complete; cancelling one ends its connection."""
 
@@ -96,8 +102,16 @@ class GuardedProtocol(H11Protocol):
         # What the kernel does not take pauses writing, so that the clock below sees it. With 0, TLS pauses for ever.
         transport.set_write_buffer_limits(high=1, low=0)
         if len(self.connections) > self.LIMITS.connections:
-            body = _error_body("too_many_connections", "too many connections; try again later", "server_error")
-            transport.write(_TOO_MANY + b"content-length: %d\r\n\r\n" % len(body) + body)
+            error = RequestError(
+                "too_many_connections",
+                "too many connections; try again later",
+                status=503,
+                kind="server_error",
+                headers={"Retry-After": "5"},
+            )
+            headers, body = self._answer(error)
+            lines = b"".join(b"%b: %b\r\n" % header for header in headers)
+            transport.write(_UNAVAILABLE % lines + body)
             transport.close()
             return
         self._follow()
@@ -143,7 +157,8 @@ class GuardedProtocol(H11Protocol):
         if self.cycle is not None and not self.cycle.response_complete:
             self.cycle.disconnected = True
             self.cycle.message_event.set()
-        code, text = ("invalid_http", f"{msg} {problem or ''}".strip())
+        reason = _QUOTED.sub("", str(problem or msg))
+        code, text = ("invalid_http", f"the request is no valid HTTP: {reason}")
         if status == 431:
             code, text = ("headers_too_large", "the request's head is larger than 64 KiB")
         self._refuse(status, code, text)
@@ -216,16 +231,25 @@ class GuardedProtocol(H11Protocol):
         if self.conn.our_state not in {h11.IDLE, h11.SEND_RESPONSE}:
             self.transport.abort()
             return
-        body = _error_body(code, message, "invalid_request_error")
-        headers = [
-            (b"content-type", b"application/json"),
-            (b"content-length", b"%d" % len(body)),
-            (b"connection", b"close"),
-        ]
+        headers, body = self._answer(RequestError(code, message, status=status))
         start = h11.Response(status_code=status, headers=headers, reason=_PHRASES.get(status, b"Error"))
         events = (start, h11.Data(data=body), h11.EndOfMessage())
         self.transport.write(b"".join(self.conn.send(event) or b"" for event in events))
         self.transport.close()
+
+    def _answer(self, error: RequestError) -> tuple[list[tuple[bytes, bytes]], bytes]:
+        """Headers and body of an answer to what never became a request."""
+        _, told, body = error_body(error)
+        headers = [
+            *self.server_state.default_headers,
+            (b"content-type", b"application/json"),
+            (b"content-length", b"%d" % len(body)),
+            (b"connection", b"close"),
+            *((name.lower().encode(), value.encode("latin-1")) for name, value in told.items()),
+            (b"x-request-id", new_request_id()),
+            *self.HEADERS,
+        ]
+        return headers, body
 
     def _stop_clocks(self) -> None:
         for clock in (self._clock, self._write_clock):
@@ -234,5 +258,6 @@ class GuardedProtocol(H11Protocol):
         self._clock = self._write_clock = None
 
 
-def _error_body(code: str, message: str, kind: str) -> bytes:
-    return error_body(RequestError(code, message, kind=kind))[2]
+def new_request_id() -> bytes:
+    """What an answer is called in `X-Request-Id` where no request has an id."""
+    return b"req-" + uuid.uuid4().hex.encode()

@@ -196,11 +196,17 @@ class JobQueue:
         if waiting >= max(self.limit, 0):
             raise RequestError(
                 "queue_full",
-                f"{waiting} requests wait already, the limit is {self.limit}; try again later",
+                f"{self._fullness(waiting)}; try again later",
                 status=429,
                 kind="rate_limit_error",
                 headers={"Retry-After": str(self._retry_after()), "X-Queue-Depth": str(waiting)},
             )
+
+    def _fullness(self, waiting: int) -> str:
+        """Why one more is refused. With --queue 0 none may wait for the one that runs."""
+        if self.limit <= 0:
+            return "a request is being answered already, and none may wait (--queue 0)"
+        return f"{waiting} requests wait already, the limit is {self.limit}"
 
     def _retry_after(self) -> int:
         """Whole seconds until a place is likely free: when the running request ends."""

@@ -54,7 +54,7 @@ def web_server(app: Application, *, tls: SSLContext | None, limits: ConnectionLi
     config = uvicorn.Config(
         app,
         loop="asyncio",
-        http=protocol_class(limits or ConnectionLimits()),
+        http=protocol_class(limits or ConnectionLimits(), app.headers),
         ws="none",
         lifespan="off",
         interface="asgi3",

@@ -135,7 +135,29 @@ def test_bytes_that_are_no_http_are_refused(bench: HttpBench) -> None:
     for junk in (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" * 10 + b"\r\n\r\n", b"GET\r\n\r\n"):
         with bench.connect() as connection:
             connection.sendall(junk)
-            assert error_of(read_all(connection)) == (400, "invalid_http")
+            data = read_all(connection)
+            assert error_of(data) == (400, "invalid_http")
+            assert b"no valid HTTP: illegal request line" in data
+            assert b"bytearray" not in data
+
+
+def told_headers(data: bytes) -> dict[str, str]:
+    lines = data.partition(b"\r\n\r\n")[0].decode().split("\r\n")[1:]
+    return {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
+
+
+def test_what_is_no_request_is_answered_with_the_headers_of_every_answer(bench: HttpBench) -> None:
+    usual = requests.get(bench.url + "/health", timeout=60).headers
+    with HttpBench(limits=ConnectionLimits(connections=0)) as full, full.connect() as connection:
+        answers = [read_all(connection)]
+    with bench.connect() as connection:
+        connection.sendall(b"nonsense\r\n\r\n")
+        answers.append(read_all(connection))
+    for headers in map(told_headers, answers):
+        assert {name.lower() for name in usual} - {"content-length", "content-type"} <= set(headers)
+        assert headers["x-served-by"] == usual["X-Served-By"]
+        assert headers["x-request-id"].startswith("req-")
+        assert headers["x-request-id"] != usual["X-Request-Id"]
 
 
 def test_a_broken_chunk_ends_the_request(bench: HttpBench) -> None:

@@ -35,6 +35,7 @@ from launcher.server.events import (
     ToolCallStart,
 )
 from launcher.server.protocol import shapes
+from launcher.server.protocol.parts import timings_of
 from launcher.server.protocol.replies import ChatReply, ChatStream, CompletionReply, CompletionStream
 from launcher.server.request import GenerationRequest
 from tests.support.served_model import served_model
@@ -63,6 +64,19 @@ SHOWN_METRICS = {
     "generated_tokens": 3,
     "drafted_tokens": 6,
     "accepted_tokens": 5,
+}
+SHOWN_TIMINGS = {
+    "cache_n": 4,
+    "prompt_n": 6,
+    "prompt_ms": 2000.0,
+    "prompt_per_token_ms": 333.333,
+    "prompt_per_second": 3.0,
+    "predicted_n": 3,
+    "predicted_ms": 1000.0,
+    "predicted_per_token_ms": 500.0,
+    "predicted_per_second": 2.0,
+    "draft_n": 6,
+    "draft_n_accepted": 5,
 }
 LOGPROBS = (
     TokenLogprob(token=228, logprob=-0.5, top=((228, -0.5), (97, -2.0))),
@@ -213,6 +227,30 @@ def test_metrics_come_with_text_and_at_the_end() -> None:
     assert "mindnano_metrics" not in first
     assert all(chunk["mindnano_metrics"] == SHOWN_METRICS for chunk in others)
     assert chat_document(events(PLAIN))["mindnano_metrics"] == SHOWN_METRICS
+
+
+def test_timings_come_at_the_end_of_each_choice_and_with_the_usage() -> None:
+    """What llama-server's clients read; a chunk with text costs no more than it did."""
+    chunks = chat_chunks(events(PLAIN, choices=2), include_usage=True)
+    completion = completion_chunks(events((Content(text="a"),), choices=2))
+    for each in (chunks, completion):
+        timed = [chunk for chunk in each if "timings" in chunk]
+        assert timed == [chunk for chunk in each if not chunk["choices"] or chunk["choices"][0]["finish_reason"]]
+        assert [chunk["timings"] for chunk in timed[:2]] == [SHOWN_TIMINGS] * 2
+        both = timed[2]["timings"]
+        assert (both["prompt_n"], both["predicted_n"], both["draft_n_accepted"]) == (6, 6, 10)
+        assert (both["predicted_ms"], both["predicted_per_second"]) == (2000.0, 2.0)
+    assert chat_document(events(PLAIN))["timings"] == SHOWN_TIMINGS
+    assert completion_document(events(PLAIN))["timings"] == SHOWN_TIMINGS
+
+
+def test_timings_of_a_reply_of_one_token_without_drafts_are_numbers() -> None:
+    told = msgspec.to_builtins(timings_of(Metrics(prompt=5, cached=4, generated=1, prefill_seconds=0.25)))
+    expected = SHOWN_TIMINGS | {"prompt_n": 1, "prompt_ms": 250.0, "prompt_per_token_ms": 250.0, "predicted_n": 1}
+    expected |= {"prompt_per_second": 4.0, "predicted_ms": 0.0}
+    expected |= {"predicted_per_token_ms": 0.0, "predicted_per_second": 0.0}
+    del expected["draft_n"], expected["draft_n_accepted"]
+    assert told == expected
 
 
 def test_the_official_client_puts_the_stream_together_as_the_document() -> None:

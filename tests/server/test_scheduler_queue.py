@@ -83,7 +83,9 @@ def test_without_a_queue_only_a_free_engine_accepts() -> None:
         bench.submit(request("a"))
         assert refusal(bench, "b").headers["X-Queue-Depth"] == "0"
         bench.gate.wait()
-        assert refusal(bench, "c").slug == "queue_full"
+        refused = refusal(bench, "c")
+        assert refused.slug == "queue_full"
+        assert refused.message.startswith("a request is being answered already, and none may wait")
 
 
 def test_the_engine_is_free_when_the_end_is_told() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 import msgspec
+from msgspec import UNSET
 
 from launcher.server.events import FinishReason, Metrics, Reading, TokenLogprob
 from launcher.server.protocol.shapes import (
@@ -14,6 +15,7 @@ from launcher.server.protocol.shapes import (
     MetricsShape,
     PromptDetails,
     PromptProgress,
+    Timings,
     TokenShape,
     TopToken,
     Usage,
@@ -64,6 +66,28 @@ def metrics_shape(metrics: Metrics) -> MetricsShape:
         drafted_tokens=metrics.drafted,
         accepted_tokens=metrics.accepted,
     )
+
+
+def timings_of(metrics: Metrics) -> Timings:
+    """The same as llama-server's clients know it."""
+    was_drafted = metrics.drafted > 0
+    return Timings(
+        cache_n=metrics.cached,
+        prompt_n=metrics.prompt - metrics.cached,
+        prompt_ms=round(1000 * metrics.prefill_seconds, 3),
+        prompt_per_token_ms=_milliseconds(metrics.prefill_rate),
+        prompt_per_second=round(metrics.prefill_rate, 3),
+        predicted_n=metrics.generated,
+        predicted_ms=round(1000 * metrics.decode_seconds, 3),
+        predicted_per_token_ms=_milliseconds(metrics.decode_rate),
+        predicted_per_second=round(metrics.decode_rate, 3),
+        draft_n=metrics.drafted if was_drafted else UNSET,
+        draft_n_accepted=metrics.accepted if was_drafted else UNSET,
+    )
+
+
+def _milliseconds(rate: float) -> float:
+    return round(1000 / rate, 3) if rate > 0 else 0.0
 
 
 def _progress(reading: Reading) -> PromptProgress:
@@ -166,11 +190,20 @@ class Frame:
             return b"".join((self._head, choice, self._tail, b"}"))
         return b"".join((self._head, choice, self._tail, b',"mindnano_metrics":', metrics, b"}"))
 
+    def last(self, choice: bytes, metrics: Metrics) -> bytes:
+        """The chunk that ends this choice."""
+        return b"".join((self._head, choice, self._tail, *_account(metrics)))
+
     def progress(self, choice: bytes, reading: Reading) -> bytes:
         """A chunk with this choice, which is empty, and how far its prompt is read."""
         return b"".join((self._head, choice, self._tail, b',"prompt_progress":', encode(_progress(reading)), b"}"))
 
     def usage(self, metrics: Metrics) -> bytes:
         """The chunk without choices that has the counts."""
-        parts = (self._head, b'],"usage":', encode(usage_of(metrics)), b',"mindnano_metrics":')
-        return b"".join((*parts, encode(metrics_shape(metrics)), b"}"))
+        return b"".join((self._head, b'],"usage":', encode(usage_of(metrics)), *_account(metrics)))
+
+
+def _account(metrics: Metrics) -> tuple[bytes, ...]:
+    """The end of a chunk that says how all of it went."""
+    told = (encode(metrics_shape(metrics)), encode(timings_of(metrics)))
+    return b',"mindnano_metrics":', told[0], b',"timings":', told[1], b"}"

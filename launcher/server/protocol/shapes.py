@@ -24,6 +24,26 @@ class MetricsShape(Struct, frozen=True, kw_only=True):
     accepted_tokens: int
 
 
+class Timings(Struct, frozen=True, kw_only=True):
+    """The same as llama-server has it, in milliseconds: `cache_n` tokens of the prompt were reused, `prompt_n` read.
+
+    The rates are those of `mindnano_metrics`: the first token comes with the prompt and counts in no time of writing.
+    `draft_n` and `draft_n_accepted` are there where tokens were drafted.
+    """
+
+    cache_n: int
+    prompt_n: int
+    prompt_ms: float
+    prompt_per_token_ms: float
+    prompt_per_second: float
+    predicted_n: int
+    predicted_ms: float
+    predicted_per_token_ms: float
+    predicted_per_second: float
+    draft_n: int | UnsetType = UNSET
+    draft_n_accepted: int | UnsetType = UNSET
+
+
 class PromptProgress(Struct, frozen=True, kw_only=True):
     """`processed` of `total` tokens are read; the first `cache` of them needed no reading. `time_ms` since it began."""
 
@@ -132,15 +152,18 @@ class Document(Identity, frozen=True, kw_only=True):
 
     usage: Usage
     mindnano_metrics: MetricsShape
+    timings: Timings
 
 
 class Chunk(Identity, frozen=True, kw_only=True):
     """What every chunk may have; `usage` is there where `stream_options.include_usage` asks for it, `prompt_progress`
-    where `return_progress` does, until the prompt is read."""
+    where `return_progress` does, until the prompt is read; `timings` are in the last chunk of a choice and in that with
+    the usage."""
 
     usage: Usage | UnsetType | None = UNSET
     prompt_progress: PromptProgress | UnsetType = UNSET
     mindnano_metrics: MetricsShape | UnsetType = UNSET
+    timings: Timings | UnsetType = UNSET
 
 
 class ChatCompletion(Document, frozen=True, kw_only=True):

@@ -29,6 +29,7 @@ from launcher.server.protocol.parts import (
     TokenTexts,
     encode,
     metrics_shape,
+    timings_of,
     total,
     usage_of,
 )
@@ -74,8 +75,7 @@ class ChunkStream(ABC):
             return [*self._begin(event.choice), self._frame.progress(self._empty(event.choice), event)]
         if isinstance(event, ChoiceFinished):
             last = self._last(event.choice, encode(FINISH_WORDS[event.reason]))
-            metrics = encode(metrics_shape(event.metrics))
-            return [*self._begin(event.choice), self._frame.chunk(last, metrics)]
+            return [*self._begin(event.choice), self._frame.last(last, event.metrics)]
         if isinstance(event, Finished):
             return [self._frame.usage(total(event.metrics))] if self._include_usage else []
         if isinstance(event, Failed):
@@ -170,6 +170,7 @@ class WholeReply(ABC, Generic[C]):
                 request_id=self._request.id,
                 session_id=UNSET if self._request.session is None else self._request.session,
                 mindnano_metrics=metrics_shape(metrics),
+                timings=timings_of(metrics),
             )
         )
 
