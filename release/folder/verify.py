@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, TextIO
 
@@ -33,6 +33,7 @@ from release.folder.agreement import (
     own_licence_faults,
     program_faults,
 )
+from release.folder.consistency import COMPARED, WORDED, Read, contradictions, is_of_this_version
 from release.folder.program_facts import NAME as PROGRAM
 from release.folder.program_facts import ProgramFacts, read_program
 from release.folder.release_set import empty_folders, is_whole, require_own_files, wanted_lists
@@ -98,7 +99,9 @@ class _Release:
     info: ModelInfo | None = None
     program: ProgramFacts | None = None
     package: PackageFacts | None = None
+    program_faults: list[str] | None = None
     package_faults: list[str] | None = None
+    contradictions: Mapping[str, tuple[str, ...]] | None = None
     broken: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -121,11 +124,34 @@ class _Release:
         """One check; an error about the files becomes a fault."""
         run: Callable[[], Check] = getattr(self, "_" + name.replace("-", "_"))
         try:
-            return run()
+            found = run()
+            # What is wrong by itself is told with its own words; comparing with the rest would say it again.
+            return found if found.state != "ok" else self._compared(found)
         except _NOT_ABOUT_THE_RELEASE:
             raise
         except MindnanoError as error:
             return Check(name=name, fact="", faults=(error.message,))
+
+    def _compared(self, check: Check) -> Check:
+        """The same check, with what other files of the release say otherwise."""
+        if check.name not in COMPARED:
+            return check
+        if self.contradictions is None:
+            self.contradictions = self._contradictions()
+        faults = self.contradictions.get(check.name, ())
+        described = self.manifest
+        if described is None or is_of_this_version(described) or check.name not in WORDED:
+            return replace(check, faults=faults)
+        fact = f"{check.fact}; made by {described.builder}, so its wording was not compared"
+        return replace(check, fact=fact, faults=faults, doubtful=True)
+
+    def _contradictions(self) -> Mapping[str, tuple[str, ...]]:
+        info, program, _ = self._model_info(), *self._read_program()
+        package = None if info is None else self._read_package(info)[0]
+        if self.manifest is None or info is None or program is None or package is None:
+            return {}
+        read = Read(folder=self.folder, manifest=self.manifest, info=info, program=program, package=package)
+        return contradictions(read)
 
     def _signature(self) -> Check:
         found = check_signatures(self.folder, self.keys)
@@ -209,8 +235,7 @@ class _Release:
         return Check(name="manifest", fact=fact, faults=tuple(manifest_faults(described)))
 
     def _program(self) -> Check:
-        program, faults = read_program(self.folder / PROGRAM)
-        self.program = program
+        program, faults = self._read_program()
         if program is None:
             return Check(name="program", fact="", faults=tuple(faults))
         if self.manifest is not None:
@@ -296,6 +321,12 @@ class _Release:
         if found.continuation != known.continuation:
             faults.append(f"the package says {list(found.continuation)}, expected {list(known.continuation)}")
         return Check(name="known-answer", fact=f"{list(known.continuation)}, as recorded", faults=tuple(faults))
+
+    def _read_program(self) -> tuple[ProgramFacts | None, list[str]]:
+        """Reads and hashes the program, once."""
+        if self.program_faults is None:
+            self.program, self.program_faults = read_program(self.folder / PROGRAM)
+        return self.program, list(self.program_faults)
 
     def _read_package(self, info: ModelInfo) -> tuple[PackageFacts | None, list[str]]:
         """Reads and hashes the package, once."""

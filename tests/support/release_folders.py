@@ -14,13 +14,14 @@ from typing import Any
 
 from bundle.payload import pack
 from bundle.sbom import Program, bill_of_materials, to_bytes
-from launcher.integrity import checksums, manifest
+from launcher.integrity import checksums, manifest, strict_json
 from launcher.integrity.checksums import format_checksums
 from launcher.integrity.manifest import ReleaseFile, read_manifest
 from launcher.payload.carried import PUBLISHER, RKNN_RUNTIME, SBOM
 from notices.collect import assign_owners
 from notices.components import load_components
 from notices.render import render_notices
+from release.folder import provenance
 from release.folder.checkout import Checkout
 from release.folder.finalize import FinalizeOptions, finalize
 from release.folder.verify import VerifyOptions, verify
@@ -116,6 +117,16 @@ def reseal(folder: Path, **changes: Any) -> None:
     (folder / checksums.PUBLIC_FILE_NAME).write_bytes(format_checksums(public))
     digests[checksums.PUBLIC_FILE_NAME] = hashlib.sha256(format_checksums(public)).hexdigest()
     (folder / checksums.FILE_NAME).write_bytes(format_checksums(digests))
+
+
+def reseal_statement(folder: Path, **changes: Any) -> None:
+    """As `reseal`, and the provenance gives the new digests too. Nothing but what the files say is left to find."""
+    path = folder / provenance.NAME
+    document = json.loads(path.read_text(encoding="utf-8"))
+    for entry in document["subject"]:
+        entry["digest"]["sha256"] = hashlib.sha256((folder / entry["name"]).read_bytes()).hexdigest()
+    path.write_bytes(strict_json.to_bytes(document))
+    reseal(folder, **changes)
 
 
 def edit(path: Path, old: str, new: str) -> None:
