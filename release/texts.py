@@ -18,6 +18,7 @@ from launcher.errors import UsageError
 from launcher.model import metadata_of, template_of
 from launcher.template import ChatTemplate, Message
 
+_EXPECTED: Final = "Give a file with UTF-8 text, or with conversations in .jsonl."
 _ROLES: Final = ("system", "user", "assistant", "tool")
 _LINE_KEYS: Final = {"messages", "enable_thinking"}
 _MESSAGE_KEYS: Final = {"role", "content", "reasoning_content"}
@@ -57,18 +58,20 @@ def read_text(path: Path, package: Package) -> TextFile:
         PackageError: there are conversations and the package has no working template.
     """
     if path.exists() and not path.is_file():  # a pipe would hold us up, a device may never end
-        raise UsageError("text-unreadable", f"{path} is not a plain file")
+        raise UsageError("text-unreadable", f"{path} is not a plain file", hint=_EXPECTED)
     try:
         data = path.read_bytes()
         text = data.decode()
     except OSError as error:
-        raise UsageError("text-unreadable", f"cannot read {path}: {error.strerror}") from error
+        raise UsageError("text-unreadable", f"cannot read {path}: {error.strerror}", hint=_EXPECTED) from error
     except UnicodeDecodeError as error:
         raise UsageError(
-            "text-encoding", f"{path} is not UTF-8: byte {error.start} is {data[error.start]:#04x}"
+            "text-encoding",
+            f"{path} is not UTF-8: byte {error.start} is {data[error.start]:#04x}",
+            hint="Convert it, for example with iconv -t UTF-8 -f and the encoding that it has.",
         ) from error
     if not text.strip():
-        raise UsageError("text-empty", f"{path} holds no text")
+        raise UsageError("text-empty", f"{path} holds no text", hint=_EXPECTED)
     documents: tuple[Document, ...] = (Document(text=text),)
     if path.suffix == ".jsonl":
         template = template_of(package, metadata_of(package))

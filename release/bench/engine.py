@@ -110,8 +110,10 @@ class BenchReport:
 
     def to_text(self) -> str:
         """A table for a reader."""
+        threads = "one thread" if self.threads == 1 else f"{self.threads} threads"
+        repeats = "one repeat" if self.repeat == 1 else f"{self.repeat} repeats"
         lines = [
-            f"{self.package}: {self.simd}, {self.threads} threads, {self.repeat} repeats, {self.decode} tokens decoded",
+            f"{self.package}: {self.simd}, {threads}, {repeats}, {self.decode} tokens decoded",
             f"read bandwidth {format_bytes(self.read_bandwidth)}/s,"
             f" weights per decoded token {format_bytes(self.bytes_per_token)}",
             "",

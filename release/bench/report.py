@@ -122,7 +122,8 @@ class ServedReport:
             lines += [f"Beyond the context of the package: {', '.join(map(str, self.left_out))}.", ""]
         if self.ended is not None:
             lines += [f"**Not complete:** {self.ended}", ""]
-        lines += [f"{self.output_tokens} tokens out, {self.repeat} repeats. {_METHOD}", ""]
+        repeats = "one repeat" if self.repeat == 1 else f"{self.repeat} repeats"
+        lines += [f"{self.output_tokens} tokens out, {repeats}. {_METHOD}", ""]
         lines += [f"- {name}: {text}" for name, text in self._about() if text]
         lines += [f"- warning: {warning}" for warning in self.warnings]
         return "\n".join(lines).rstrip("\n")

@@ -171,7 +171,11 @@ def read_config(
     allowed = min(_DEFAULT_MAX_CONTEXT, 2 * native) if max_context is None else max_context
     allowed = max(allowed, native) if max_context is None else allowed
     if not 1 <= allowed <= 1 << 24:
-        raise UsageError("max-context-invalid", f"--max-context {allowed} is outside 1 to {1 << 24}")
+        raise UsageError(
+            "max-context-invalid",
+            f"--max-context {allowed} is outside 1 to {1 << 24}",
+            hint=f"Give a number in this range; the model's own context is {native}.",
+        )
     result = ModelConfig(
         vocab_size=count["vocab_size"],
         token_count=token_count,

@@ -160,9 +160,10 @@ def _read_shards(folder: Path, names: list[str]) -> dict[str, TensorLocation]:
             raise _malformed(folder / _INDEX, f"shard {shard!r} is not a plain file name")
     missing = [shard for shard in shards if not (folder / shard).is_file()]
     if missing:
+        shards_missing = f"{len(missing)} shards that are missing" if len(missing) > 1 else "a shard that is missing"
         raise PackageError(
             "checkpoint-incomplete",
-            f"{_INDEX} names {len(missing)} shards that are missing: {', '.join(missing[:5])}",
+            f"{folder / _INDEX} names {shards_missing}: {', '.join(missing[:5])}",
             hint="Download the complete checkpoint.",
         )
     names.extend(shards)
@@ -192,7 +193,7 @@ def _read_bytes(path: Path) -> bytes:
             "checkpoint-incomplete", f"{path} is missing", hint="Download the complete checkpoint."
         ) from error
     except OSError as error:
-        raise PackageError("checkpoint-unreadable", f"cannot read {path}: {error.strerror}") from error
+        raise _unreadable(path, error) from error
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -216,9 +217,21 @@ def _hash_file(folder: Path, name: str, advance: Callable[[int], None]) -> Sourc
                 size += count
                 advance(count)
     except OSError as error:
-        raise PackageError("checkpoint-unreadable", f"cannot read {folder / name}: {error.strerror}") from error
+        raise _unreadable(folder / name, error) from error
     return SourceFile(path=name, bytes=size, sha256=digest.hexdigest())
 
 
 def _malformed(path: Path, problem: str) -> PackageError:
-    return PackageError("checkpoint-malformed", f"{path} cannot be used: {problem}")
+    return PackageError(
+        "checkpoint-malformed",
+        f"{path} cannot be used: {problem}",
+        hint="Download the file again and compare its size and SHA-256 with the source.",
+    )
+
+
+def _unreadable(path: Path, error: OSError) -> PackageError:
+    return PackageError(
+        "checkpoint-unreadable",
+        f"cannot read {path}: {error.strerror}",
+        hint="Check its permissions and the disk that it is on.",
+    )

@@ -76,7 +76,9 @@ def _ids(config: Mapping[str, Any], key: str, token_count: int) -> list[int]:
     for token in ids:
         if type(token) is not int or not 0 <= token < token_count:
             raise PackageError(
-                "special-tokens-invalid", f"{key} is {value!r}; expected ids of tokens, which are below {token_count}"
+                "special-tokens-invalid",
+                f"{key} is {value!r}; expected ids of tokens, which are below {token_count}",
+                hint="Compare config.json and generation_config.json with those of inclusionAI/Ling-3.0-tiny.",
             )
     return ids
 
@@ -90,5 +92,6 @@ def _named(tokenizer_config: Mapping[str, Any], key: str, added: Mapping[str, in
         raise PackageError(
             "special-tokens-invalid",
             f"tokenizer_config.json: {key} is {text!r}, which is not an added token of tokenizer.json",
+            hint="Take both files from the same checkpoint.",
         )
     return added[text]

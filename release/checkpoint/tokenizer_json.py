@@ -84,9 +84,9 @@ def read_tokenizer_json(data: bytes) -> BpeTokenizer:
     try:
         document = parse_json(data)
     except ValueError as error:
-        raise PackageError("tokenizer-invalid", f"tokenizer.json is not JSON: {error}") from error
+        raise _invalid(f"tokenizer.json is not JSON: {error}") from error
     if not isinstance(document, dict) or not isinstance(document.get("model"), dict):
-        raise PackageError("tokenizer-invalid", "tokenizer.json holds no model")
+        raise _invalid("tokenizer.json holds no model")
     _only(document, _TOP_LEVEL, "")
     _empty(document, "normalizer", "")
     _check_pre_tokenizer(document.get("pre_tokenizer"))
@@ -114,7 +114,12 @@ def refuse(what: str) -> NoReturn:
 
 def invalid(what: str) -> NoReturn:
     """Raises the error for a file that contradicts itself."""
-    raise PackageError("tokenizer-invalid", f"tokenizer.json: {what}")
+    raise _invalid(f"tokenizer.json: {what}")
+
+
+def _invalid(message: str) -> PackageError:
+    hint = "Download the file again and compare its size and SHA-256 with the source."
+    return PackageError("tokenizer-invalid", message, hint=hint)
 
 
 def _only(value: Mapping[str, Any], known: frozenset[str], where: str) -> None:

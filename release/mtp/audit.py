@@ -118,7 +118,11 @@ def audit(options: AuditOptions) -> AuditReport:
         PackageError: a file is missing, or so damaged that it has no directory to compare.
     """
     if options.other is not None and (options.trunk is not None or options.donor is not None):
-        raise UsageError("mtp-audit-options", "a second package leaves nothing to compare with --trunk or --donor")
+        raise UsageError(
+            "mtp-audit-options",
+            "a second package leaves nothing to compare with --trunk or --donor",
+            hint="Give either the second package, or --trunk and --donor.",
+        )
     package = _hash(options.package)
     rows: list[AuditRow] = []
     references: list[str] = []

@@ -335,12 +335,20 @@ def _hash_stored(location: TensorLocation, advance: Callable[[int], None]) -> st
             while left:
                 chunk = file.read(min(left, _CHUNK))
                 if not chunk:
-                    raise PackageError("checkpoint-malformed", f"{location.path} became shorter while it was read")
+                    raise PackageError(
+                        "checkpoint-malformed",
+                        f"{location.path} became shorter while it was read",
+                        hint="Run it again when nothing else writes this file.",
+                    )
                 digest.update(chunk)
                 left -= len(chunk)
                 advance(len(chunk))
     except OSError as error:
-        raise PackageError("checkpoint-unreadable", f"cannot read {location.path}: {error.strerror}") from error
+        raise PackageError(
+            "checkpoint-unreadable",
+            f"cannot read {location.path}: {error.strerror}",
+            hint="Check its permissions and the disk that it is on.",
+        ) from error
     return digest.hexdigest()
 
 

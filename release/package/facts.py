@@ -102,9 +102,9 @@ def read_package_facts(path: Path, *, label: str = "the package") -> tuple[Packa
             with Progress(f"Checking {path.name}", size) as progress:
                 try:
                     package.verify(lambda done, total: progress.update(done * size // max(total, 1)))
+                    facts, gaps = _facts(path, package)
                 except PackageError as error:
                     raise error.about(path) from error
-            facts, gaps = _facts(path, package)
             return facts, [f"{label}: {path}: {gap}" for gap in gaps]
     except PackageError as error:
         return None, [f"{label}: {error.message}"]

@@ -103,7 +103,8 @@ def quantize_with_report(options: QuantizeOptions) -> tuple[Path, QuantizeReport
     """Writes the assets; returns the path of manifest.json and what it took. The same source gives the same bytes.
 
     Raises:
-        UsageError: an option contradicts another one, the output exists, or another process is writing it.
+        UsageError: an option contradicts another one, the output exists or lies in the source, or another process is
+            writing it.
         PackageError: the checkpoint is incomplete, damaged or not supported.
         ResourceError: too little disk space. What is finished is kept for the next run.
     """
@@ -112,6 +113,12 @@ def quantize_with_report(options: QuantizeOptions) -> tuple[Path, QuantizeReport
             "recipe-unknown", f"there is no recipe {options.recipe!r}", hint=f"Choose from {', '.join(RECIPES)}."
         )
     check_output_folder(options.output, marker=FILE_NAME, force=options.force)
+    if options.output.resolve().is_relative_to(options.source.resolve()):
+        raise UsageError(
+            "output-inside-source",
+            f"{options.output} lies in the checkpoint {options.source}, which is only to be read",
+            hint="Give a folder elsewhere as --output.",
+        )
     threads = options.threads or len(os.sched_getaffinity(0))
     name = checkpoint_name(options.source, options.name)
     stages = Stages()
@@ -174,7 +181,8 @@ def _kept(folder: Path, conversion: _Conversion, journal: Journal, stages: Stage
         with stages.measure("checking what is there", total), Progress("Checking what is there", total) as progress:
             entries = still_valid(entries, paths, progress.advance)
         size = format_bytes(sum(entry.bytes for entry in entries))
-        print(f"Going on: {len(entries)} of {len(paths)} tensors ({size}) are finished.", file=sys.stderr)
+        verb = "is" if len(entries) == 1 else "are"
+        print(f"Going on: {len(entries)} of {len(paths)} tensors ({size}) {verb} finished.", file=sys.stderr)
     wanted = {folder / JOURNAL_NAME, *(paths[entry.name] for entry in entries)}
     for path in sorted(folder.rglob("*"), reverse=True):
         if path.is_dir() and not path.is_symlink():

@@ -66,7 +66,8 @@ class QuantizeReport:
         """Stages, then the error of each kind of tensor beside that of plain rounding in the same groups of 32."""
         lines = stage_table(self.stages, self.peak)
         if self.reused:
-            lines.append(f"{self.reused} of {len(self.tensors)} tensors were finished before")
+            verb = "was" if self.reused == 1 else "were"
+            lines.append(f"{self.reused} of {len(self.tensors)} tensors {verb} finished before")
         lines += ["", f"{'tensors':<28}{'bytes':>12}{'error':>12}{'plain':>12}{'saved':>8}"]
         kinds: dict[tuple[Role, Dtype], list[TensorReport]] = defaultdict(list)
         for report in self.tensors:

@@ -81,7 +81,7 @@ def read_calibration(
     Args:
         path: the file.
         tensors: what is written now.
-        others: tensors of the same model that are not, as a dropped MTP layer; what the file says of them is left alone.
+        others: tensors of the same model that are not; what the file says of them is left alone.
 
     Raises:
         PackageError: a name whose scales cannot be folded, a wrong shape, or a scale that is not positive and finite.

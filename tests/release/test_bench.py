@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,8 @@ def test_ratios_and_shares_are_ours_over_theirs() -> None:
     )
     assert report.ratios() == {128: (3.0, 0.8)}
     assert report.bandwidth_share(report.speeds[0]) == pytest.approx(0.4)
+    assert "one thread, one repeat, 64 tokens" in report.to_text()
+    assert "2 threads, 3 repeats," in replace(report, threads=2, repeat=3).to_text()
     assert report.to_text().splitlines()[-1].split() == ["ratio", "128", "3.00", "0.80"]
 
 

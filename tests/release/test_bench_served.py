@@ -361,3 +361,4 @@ def test_a_report_without_a_machine_that_tells_is_still_a_table() -> None:
     report.rows.append(Row(input_tokens=8, runs=(_RUN,), resident=None, peak_reset=False, sensors={}))
     assert "| 8 | 1.000 s | 10.0 | 5.00 | - * |" in report.to_markdown()
     assert "16384" in report.to_markdown()
+    assert "4 tokens out, one repeat." in report.to_markdown()

@@ -112,7 +112,7 @@ def test_the_file_is_taken_by_quantize_and_two_runs_are_equal(micro: Path, tmp_p
 
 
 def test_without_the_mtp_layer_its_weights_are_left_alone(micro: Path, tmp_path: Path, convert: Convert) -> None:
-    """A file about the whole model fits a trunk alone, with the same result as one that never had the layer's entries."""
+    """A file about the whole model fits a trunk alone, as well as one that never had the layer's entries."""
     entries = load_file(calibrated(convert(micro, "bf16"), tmp_path))
     layer = f"model.layers.{package_layers(micro) - 1}."
     own = {name: values for name, values in entries.items() if not name.startswith(layer)}

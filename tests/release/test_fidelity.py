@@ -6,6 +6,7 @@ import json
 import shutil
 import xml.etree.ElementTree
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -98,6 +99,16 @@ def test_package_differs_from_itself(micro: Path, convert: Convert, text: Path) 
     package = convert(micro, "f32")
     figures = find(measure(package, package, text, kv_types=(KvType.F32,)), "f32").figures
     assert (figures.mae, figures.max_abs, figures.tv, figures.kl, figures.top1) == (0, 0, 0, 0, 1)
+
+
+def test_one_window_is_one(micro: Path, convert: Convert, text: Path) -> None:
+    package = convert(micro, "f32")
+    report = measure(package, package, text, kv_types=(KvType.F32,), context=1024)
+    more = replace(report, windows=2)
+    assert "tokens in one window of at most" in report.to_text()
+    assert "tokens in 2 windows of at most" in more.to_text()
+    assert " in one window;" in markdown(json.loads(report.to_json()))
+    assert " in 2 windows;" in markdown(json.loads(more.to_json()))
 
 
 def test_cache_formats_are_compared_with_something_else(micro: Path, convert: Convert, text: Path) -> None:
