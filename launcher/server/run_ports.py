@@ -41,8 +41,11 @@ class BegunPort(Protocol):
 class StorePort(Protocol):
     """What keeps sessions. Only the generation thread calls it."""
 
-    def begin(self, *, owner: str, name: str | None, ids: Sequence[int], is_stopped: Callable[[], bool]) -> BegunPort:
-        """Makes the engine hold the first `reused` of the ids, fewer than all of them.
+    def begin(
+        self, *, owner: str, name: str | None, ids: Sequence[int], is_stopped: Callable[[], bool], before: object
+    ) -> BegunPort:
+        """Makes the engine hold the first `reused` of the ids, fewer than all of them; `before` is what this returned
+        to the same request the last time, or None.
 
         Raises:
             Cancelled: `is_stopped()` while there was still something to write to a disk; nothing is lost.

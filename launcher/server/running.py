@@ -90,6 +90,7 @@ class Run:
         self._places = sorted(self._marks)
         self._choice = self._new_choice(0)
         self._open = False
+        self._begun: object = None
         self._ids: tuple[int, ...] = ()
         self._phase = Phase.READING
         self._next_reading = 0.0
@@ -194,11 +195,16 @@ class Run:
             choice.reading_since = self._ports.clock()
         try:
             begun = self._ports.store.begin(
-                owner=request.owner, name=request.session, ids=self._ids, is_stopped=self._is_stopped
+                owner=request.owner,
+                name=request.session,
+                ids=self._ids,
+                is_stopped=self._is_stopped,
+                before=self._begun,
             )
         except Cancelled:
             self._open = False
             raise
+        self._begun = begun
         choice.unread = None  # it is one of the ids that are read now
         if choice.cached is None:
             choice.cached = choice.prefilled = begun.reused

@@ -87,9 +87,13 @@ class Entry:
     forgotten: bool = False
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False, weakref_slot=True)
 class Live:
-    """The conversation in the engine; `tokens` and `bytes` are of when it was last looked at, `private` see `Entry`."""
+    """The conversation in the engine; `tokens` and `bytes` are of when it was last looked at, `private` see `Entry`.
+
+    `deleted`: nobody may find it any more; `unwanted`: because its owner deleted it, so that a request which leaves the
+    engine in between must not bring it back either.
+    """
 
     key: Key
     used: float
@@ -97,6 +101,7 @@ class Live:
     changed: bool = True
     private: bool = False
     deleted: bool = False
+    unwanted: bool = False
     tokens: int = 0
     bytes: int = 0
 

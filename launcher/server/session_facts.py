@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from launcher.server.events import CacheSource
 from launcher.server.session_entries import Entry, Key, Live, Ram
@@ -13,10 +13,16 @@ from launcher.server.session_files import SavedSession, SessionFiles
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Begun:
-    """The engine session holds exactly the first `reused` ids of a prompt, which come from `source`."""
+    """The engine session holds exactly the first `reused` ids of a prompt, which come from `source`; it is `live`."""
 
     reused: int
     source: CacheSource
+    live: Live | None = field(default=None, compare=False, repr=False)
+
+
+def is_unwanted(before: object) -> bool:
+    """Whether `before` tells of a conversation that its owner has deleted since."""
+    return isinstance(before, Begun) and before.live is not None and before.live.unwanted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from typing import Final
 from launcher.errors import ResourceError, UsageError
 from launcher.memory_plan import ProcessPlan
 from launcher.options.parse import Options
-from launcher.server.session_entries import Key, Ram
+from launcher.server.session_entries import Entry, Key, Live, Ram
 from launcher.server.session_files import SessionFiles
 
 # An export holds all of the session but what a step needs only while it lasts.
@@ -60,6 +60,14 @@ def no_room_to_save(size: int) -> ResourceError:
 def is_due(key: Key, *, changed: bool) -> bool:
     """Whether a conversation belongs on the disk and is not there as it is."""
     return changed and key.name is not None
+
+
+def unsaved(ram: Ram, live: Live | None) -> list[Entry | Live]:
+    """The conversations that belong on the disk and are not there as they are, without one that a reply changes."""
+    found: list[Entry | Live] = [entry for entry in ram.entries() if is_due(entry.key, changed=entry.changed)]
+    if live is not None and not live.active and not live.deleted and is_due(live.key, changed=live.changed):
+        found.append(live)
+    return found
 
 
 def forget_saved(ram: Ram, files: SessionFiles | None) -> None:

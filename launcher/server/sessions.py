@@ -14,8 +14,8 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from functools import partial
 from typing import Final
+from weakref import WeakSet
 
 from launcher.errors import Cancelled, InternalError, MindnanoError
 from launcher.server.events import CacheSource
@@ -23,16 +23,21 @@ from launcher.server.request import MarkKind
 from launcher.server.session_choice import COLD, Choice, best_choice, entry_choice, live_choice, saved_choice
 from launcher.server.session_engine import EngineState, StatePort
 from launcher.server.session_entries import Entry, Key, Live, Ram, token_array
-from launcher.server.session_facts import Begun, CacheUsage, SessionInfo, listed, usage_of
+from launcher.server.session_facts import Begun, CacheUsage, SessionInfo, is_unwanted, listed, usage_of
 from launcher.server.session_files import Saved, SessionFiles
-from launcher.server.session_room import forget_saved, is_due, no_room_to_save
+from launcher.server.session_room import forget_saved, is_due, no_room_to_save, unsaved
 from launcher.server.session_transfer import Transfers
 
 SETTLE_SECONDS: Final = 2.0
 """A session is saved when nobody used it for so long, so that a burst of turns is saved once."""
 RETRY_SECONDS: Final = 60.0
 """What could not be saved is tried again after so long."""
+_Asked = Callable[[], bool]
 _NOBODY: Final = Key(owner="", name=None)  # numbers begin at 1
+
+
+def _never() -> bool:
+    return False
 
 
 class SessionStore:
@@ -58,8 +63,9 @@ class SessionStore:
         self._clock = clock
         self._lock = threading.RLock()
         self._ram = Ram(budget=budget, lock=self._lock, is_due=self._is_unsaved, spill=self._spill)
-        self._is_stopped: Callable[[], bool] = _never  # whether evicting should give way
+        self._is_stopped: _Asked = _never  # whether evicting should give way
         self._live: Live | None = None
+        self._lives: WeakSet[Live] = WeakSet()  # also of requests that wait for their next turn in the engine
         self._numbers = itertools.count(1)
         self._retry = 0.0  # nothing is saved before, after it failed
         self._hits = 0
@@ -77,7 +83,7 @@ class SessionStore:
     # -- the thread of the engine --
 
     def begin(
-        self, *, owner: str, name: str | None, ids: Sequence[int], is_stopped: Callable[[], bool] = lambda: False
+        self, *, owner: str, name: str | None, ids: Sequence[int], is_stopped: _Asked = _never, before: object = None
     ) -> Begun:
         """Makes the engine session the conversation's, as far as anything kept agrees with the prompt.
 
@@ -86,6 +92,7 @@ class SessionStore:
                 it agrees on more than what another has too, and else begins one.
             ids: the whole prompt, at least one id. At least the last is left to evaluate.
             is_stopped: whether the request should leave; asked between pieces of what must be written first.
+            before: what this returned to the same request last; a conversation that was deleted since stays away.
 
         Raises:
             Cancelled: it should leave; no conversation lost anything.
@@ -95,17 +102,19 @@ class SessionStore:
         prompt = token_array(ids)
         self._bury()
         choice = self._choose(owner, name, prompt)
-        key = self._key(owner, name, choice)
+        key = self._key(owner, name, choice, is_new=is_unwanted(before))
         with self._stoppable(is_stopped):
             self._put_away(key, choice)
             choice, begun = self._take(key, choice, prompt)
         with self._lock:
             self._ram.forget(key)  # what is live supersedes it
             private = begun.reused > 0 and choice.private
-            self._live = Live(key=key, used=self._clock(), tokens=self._session.position, private=private)
+            live = self._live = Live(key=key, used=self._clock(), tokens=self._session.position, private=private)
+            live.deleted = live.unwanted = is_unwanted(before)
+            self._lives.add(live)
             self._hits += begun.reused > 0
             self._misses += begun.reused == 0
-        return begun
+        return replace(begun, live=live)
 
     def keep(self, kind: MarkKind) -> None:
         """Keeps a checkpoint here: the shared beginning in its own slot, a turn in an empty one or the earliest's."""
@@ -131,7 +140,7 @@ class SessionStore:
                     self._files.remove(live.key)
         self._session.reset()
 
-    def idle(self, wanted: Callable[[], bool] = lambda: False) -> float | None:
+    def idle(self, wanted: _Asked = _never) -> float | None:
         """Saves what changed and was left alone for a while; gives up between pieces when `wanted()`.
 
         Returns:
@@ -140,25 +149,17 @@ class SessionStore:
         if self._files is None:
             return None
         now = self._clock()
-        live = self._live
-        changed: list[tuple[float, Callable[[], Saved]]] = [
-            (entry.used, partial(self._save_entry, entry, wanted))
-            for entry in self._ram.entries()
-            if is_due(entry.key, changed=entry.changed)
-        ]
-        if live is not None and not live.active and not live.deleted and is_due(live.key, changed=live.changed):
-            changed.append((live.used, partial(self._save_live, live, wanted)))
         waits = []
-        for used, save in changed:
-            wait = max(used + SETTLE_SECONDS, self._retry) - now
-            outcome = Saved.ABANDONED if wait > 0 or wanted() else save()
+        for each in unsaved(self._ram, self._live):
+            wait = max(each.used + SETTLE_SECONDS, self._retry) - now
+            outcome = Saved.ABANDONED if wait > 0 or wanted() else self._save(each, wanted)
             if outcome is Saved.FAILED:
                 self._retry = now + RETRY_SECONDS
             if outcome in (Saved.ABANDONED, Saved.FAILED):
                 waits.append(max(0.0, wait, self._retry - now))
         return min(waits, default=None)
 
-    def put_to_sleep(self, wanted: Callable[[], bool] = lambda: False) -> None:
+    def put_to_sleep(self, wanted: _Asked = _never) -> None:
         """Empties the engine session, whose memory may then go, and the memory of what the disk holds as it is.
 
         Raises:
@@ -175,12 +176,8 @@ class SessionStore:
     def close(self) -> None:
         """Saves what changed and frees everything."""
         if self._files is not None:
-            live = self._live
-            if live is not None and not live.deleted and is_due(live.key, changed=live.changed):
-                self._save_live(live, _never)
-            for entry in self._ram.entries():
-                if is_due(entry.key, changed=entry.changed):
-                    self._save_entry(entry, _never)
+            for each in unsaved(self._ram, self._live):
+                self._save(each, _never)
         with self._lock:
             self._live = None
             for entry in self._ram.entries():
@@ -208,6 +205,8 @@ class SessionStore:
             was_live = live is not None and live.key == key and not live.deleted
             if live is not None and was_live:
                 live.deleted = True
+            for each in self._lives:
+                each.unwanted |= each.key == key
             was_kept = self._ram.forget(key)
             was_saved = self._files is not None and self._files.remove(key)
         return was_live or was_kept or was_saved
@@ -230,10 +229,10 @@ class SessionStore:
                 choices.append(saved_choice(own, *saved, prompt))
         return best_choice(choices, own)
 
-    def _key(self, owner: str, name: str | None, choice: Choice) -> Key:
-        if name is not None:
+    def _key(self, owner: str, name: str | None, choice: Choice, *, is_new: bool) -> Key:
+        if name is not None and not is_new:
             return Key(owner=owner, name=name)
-        if choice.key is not None and choice.continues(self._engine.slots, owner):
+        if not is_new and choice.key is not None and choice.continues(self._engine.slots, owner):
             return choice.key
         return Key(owner=owner, name=None, number=next(self._numbers))
 
@@ -332,7 +331,7 @@ class SessionStore:
         return self._files is not None and is_due(entry.key, changed=entry.changed) and self._clock() >= self._retry
 
     @contextmanager
-    def _stoppable(self, is_stopped: Callable[[], bool]) -> Iterator[None]:
+    def _stoppable(self, is_stopped: _Asked) -> Iterator[None]:
         """Saving what is to be evicted ends with `Cancelled` in here when `is_stopped()`."""
         self._is_stopped = is_stopped
         try:
@@ -349,7 +348,10 @@ class SessionStore:
             # Not asked once more: who wanted it may have changed their mind, but what is unsaved must not go.
             raise Cancelled("cancelled", "stopped while a conversation was saved to make room")
 
-    def _save_entry(self, entry: Entry, wanted: Callable[[], bool]) -> Saved:
+    def _save(self, what: Entry | Live, wanted: _Asked) -> Saved:
+        return self._save_live(what, wanted) if isinstance(what, Live) else self._save_entry(what, wanted)
+
+    def _save_entry(self, entry: Entry, wanted: _Asked) -> Saved:
         if self._files is None:
             return Saved.FAILED
         with self._ram.pin(entry) as alive:
@@ -366,7 +368,7 @@ class SessionStore:
         entry.changed = outcome in (Saved.ABANDONED, Saved.FAILED)
         return outcome
 
-    def _save_live(self, live: Live, wanted: Callable[[], bool]) -> Saved:
+    def _save_live(self, live: Live, wanted: _Asked) -> Saved:
         """Saves the live conversation by way of an export, for which the budget must have room."""
         if self._files is None:
             return Saved.FAILED
@@ -393,7 +395,3 @@ class SessionStore:
             self._ram.free(entry.block)
         live.changed = outcome in (Saved.ABANDONED, Saved.FAILED)
         return outcome
-
-
-def _never() -> bool:
-    return False

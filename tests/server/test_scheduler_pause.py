@@ -55,6 +55,22 @@ def test_a_paused_answer_goes_on_as_if_it_had_not_been(gated: Bench, chunks: int
     assert (metrics.generated, metrics.cached) == (10, 0)
 
 
+def test_the_store_is_told_what_it_had_begun_for_a_request_that_comes_back(gated: Bench) -> None:
+    """It knows what became of the session meanwhile."""
+    listener = gated.submit(request("a", prompt="y" * 300, max_tokens=10, choices=2))
+    other = gated.submit(request("b"))
+    gated.gate.wait()
+    gated.gate.step(6)
+    gated.scheduler.pause("a", "")
+    gated.gate.open()
+    other.end()
+    gated.scheduler.resume("a", "")
+    listener.end()
+    first, between, again, _ = gated.store.begun
+    assert gated.store.before == [None, None, first, again]
+    assert between is not first
+
+
 @pytest.mark.parametrize("chunks", [2, 4, 6, 9])
 def test_progress_through_the_prompt_does_not_go_back_or_begin_again(gated: Bench, chunks: int) -> None:
     """A first request leaves something to reuse; one in between takes the engine in the pause, with all it has."""

@@ -288,6 +288,33 @@ def test_deleting_while_the_reply_runs_lets_it_run() -> None:
     assert store.usage().entries == 0
 
 
+@pytest.mark.parametrize("place", ["live", "ram", "newer"])
+def test_what_is_deleted_between_two_turns_of_a_request_stays_away(place: str) -> None:
+    """A request leaves the engine and comes back for a pause, and for each of its choices."""
+    session = FakeState()
+    store = SessionStore(session, budget=PLENTY)
+    begun = store.begin(owner="", name="a", ids=[1, 2, 3])
+    session.eval([1, 2, 3])
+    store.end()
+    if place == "ram":
+        ask(store, session, [7, 8], name="b")
+    assert store.delete("", "a")
+    kept = set()
+    if place == "newer":
+        ask(store, session, [4, 4, 4], name="a")
+        kept = {"a"}
+    for _ in range(2):
+        begun = store.begin(owner="", name="a", ids=[1, 2, 3, 4], before=begun)
+        session.eval([1, 2, 3, 4][begun.reused :])
+        store.end()
+        assert {info.name for info in store.listing("")} - {"b"} == kept
+    ask(store, session, [9], name=None)
+    assert {info.name for info in store.listing("")} - {"b"} == kept
+    assert store.usage().entries == (place != "live")
+    if place == "newer":
+        assert ask(store, session, [4, 4, 4, 4], name="a").reused == 3
+
+
 def test_discarding_leaves_nothing_of_a_failed_reply() -> None:
     session = FakeState()
     store = SessionStore(session, budget=PLENTY)

@@ -137,13 +137,18 @@ class FakeStore:
         self._engine = engine
         self._kept: list[int] = []
         self.calls: list[str] = []
+        self.before: list[object] = []
+        self.begun: list[object] = []
         self.current: str | None = None
         self.idle_seconds: float | None = None
         self.idled = threading.Event()
         self.fail: Callable[[str], None] = lambda _call: None
 
-    def begin(self, *, owner: str, name: str | None, ids: Sequence[int], is_stopped: Callable[[], bool]) -> Begun:
+    def begin(
+        self, *, owner: str, name: str | None, ids: Sequence[int], is_stopped: Callable[[], bool], before: object
+    ) -> Begun:
         self.is_stopped = is_stopped
+        self.before.append(before)
         self._note("begin", open_=False)
         self.current = name or "?"
         if not ids:
@@ -153,7 +158,9 @@ class FakeStore:
         reused = max(usable, default=0)
         self._kept = [place for place in self._kept if place <= reused]
         self._engine.rewind(reused)
-        return Begun(reused, CacheSource.LIVE if reused else CacheSource.NONE)
+        begun = Begun(reused, CacheSource.LIVE if reused else CacheSource.NONE)
+        self.begun.append(begun)
+        return begun
 
     def keep(self, kind: MarkKind) -> None:
         self._note(f"keep {kind.value} {self._engine.position}", open_=True)
