@@ -44,6 +44,7 @@ ROOMS = {
         *("arguments", "help_text", "output", "signals", "system_errors"),
         *("package", "quantization", "calibration", "mtp", "fidelity", "bench", "folder", "upload"),
     },
+    "__main__": {"cli"},
 }
 # Loaded by Nuitka in its own process, where alone its base class exists.
 PLUGINS = {"bundle/nuitka_plugin.py"}
