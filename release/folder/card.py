@@ -41,7 +41,7 @@ _PLAIN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/+-]*")
 _NOT_TEXT: Final = re.compile(r"(?i)true|false|yes|no|on|off|null|~|[0-9][0-9._]*(e[+-]?[0-9]+)?")
 _REVISION: Final = re.compile(r"revision `([^`]*)`")
 _MACHINES: Final = {
-    "aarch64": "64-bit Linux on Arm (aarch64), boards with an RK3588 among it",
+    "aarch64": "64-bit Linux on Arm (aarch64), such as boards with an RK3588",
     "x86_64": "64-bit Linux on x86-64",
 }
 _BOARD: Final = {"aarch64": "rk3588"}

@@ -180,12 +180,13 @@ def _facts(path: Path, package: Package) -> tuple[PackageFacts | None, list[str]
     recipe = quantization.get("recipe") if isinstance(quantization, dict) else None
     if not isinstance(quantization, dict) or not isinstance(recipe, str) or not _RECIPE.fullmatch(recipe):
         gaps.append(f"its metadata names the recipe {recipe!r:.80}, expected a word such as w4a8")
+    calibration = quantization.get("calibration") if isinstance(quantization, dict) else None
+    if calibration is not None and not (isinstance(calibration, str) and _SHA256.fullmatch(calibration)):
+        gaps.append(f"its metadata name the calibration {calibration!r:.80}, expected a SHA-256")
     if gaps:
         return None, gaps
-    assert isinstance(quantization, dict)
     assert template is not None
     tensors = package.tensors()
-    calibration = quantization.get("calibration")
     created_by = metadata.get("created_by")
     facts = PackageFacts(
         path=path,
@@ -201,7 +202,7 @@ def _facts(path: Path, package: Package) -> tuple[PackageFacts | None, list[str]
         quantization=Quantization(
             recipe=str(recipe),
             recipe_sha256=_recipe_sha256(str(recipe), tensors),
-            calibration_sha256=calibration if isinstance(calibration, str) else None,
+            calibration_sha256=calibration,
         ),
         layouts=_layouts(tensors),
         architecture=(package.section(Section.FEATURES) or b"").decode().split()[0],

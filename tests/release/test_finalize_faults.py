@@ -86,8 +86,8 @@ def stop(*_arguments, **_options):
     print("here", flush=True)
     signal.pause()
 if sys.argv[4] == "copying":
-    original = finalize.render_card
-    finalize.render_card = stop
+    original = finalize.texts_of
+    finalize.texts_of = stop
 else:
     finalize.verify = stop
 program, package, output = map(Path, sys.argv[1:4])
@@ -121,7 +121,7 @@ def test_an_interrupted_run_leaves_nothing(program: Path, tmp_path: Path, monkey
     def interrupt(_facts: object) -> bytes:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(finalize, "render_card", interrupt)
+    monkeypatch.setattr(finalize, "texts_of", interrupt)
     with pytest.raises(KeyboardInterrupt):
         make_release(tmp_path / "out", program, require_demo())
     assert list(tmp_path.iterdir()) == []
@@ -130,12 +130,14 @@ def test_an_interrupted_run_leaves_nothing(program: Path, tmp_path: Path, monkey
 STOPPED = """
 import sys, time
 from release import cli
-from release.folder import finalize
+from release.folder import checkout, finalize
+# The source that the stand-in was built from is none.
+checkout.read_checkout = lambda _environ: checkout.Checkout(commit=None, epoch=1_790_000_000, sources="5" * 64)
 def stop(*_arguments, **_options):
     print("here", flush=True)
     while True:  # a signal just before a system call is seen after it
         time.sleep(0.01)
-finalize.render_card = stop
+finalize.texts_of = stop
 program, package, output = sys.argv[1:]
 words = ["finalize", "--program", program, "--package", package, "--version", "1.2.3", "--output", output]
 sys.exit(cli.main(words))
