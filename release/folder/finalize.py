@@ -51,8 +51,8 @@ from release.folder.weights_licences import (
     licence_text,
     same_origin,
 )
-from release.folder.writing import new_folder
-from release.output import check_output_folder, require_free_space
+from release.folder.writing import check_new_folder, new_folder
+from release.output import require_free_space
 from release.package.facts import PackageFacts, ask, hash_file, read_package_facts, read_stated_of
 
 _CHUNK: Final = 1 << 20
@@ -119,14 +119,15 @@ def finalize(options: FinalizeOptions) -> Path:
             f"{options.name!r} cannot be a model's name",
             hint="Use letters, digits, dots, dashes and underscores, at most 60.",
         )
-    check_output_folder(options.output, marker=None)
+    check_new_folder(options.output)
     inputs = _inputs(options)
     require_free_space(options.output, inputs.program.size + inputs.package.size + (4 << 20))
     with new_folder(options.output, is_own=is_release_file) as folder:
         folder.chmod(0o755)
         _Writer(folder, options, inputs).write()
         keys = () if options.key is None else (options.key.public(),)
-        report = verify(VerifyOptions(folder=folder, keys=keys or inputs.program.publisher.keys))
+        trusted = keys or inputs.program.publisher.keys
+        report = verify(VerifyOptions(folder=folder, keys=trusted, signed=options.key is not None))
         if report.exit_code:
             raise InternalError("release-unsound", f"the release does not pass its own check\n{report.to_text()}")
     return options.output

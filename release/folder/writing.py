@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from launcher.errors import UsageError
+from launcher.errors import PackageError, UsageError
+from launcher.integrity.manifest import read_manifest
 from release.output import check_output_folder, claimed_folder, writing
 
 
@@ -23,11 +24,10 @@ def new_folder(path: Path, *, is_own: Callable[[str], bool]) -> Iterator[Path]:
         is_own: as for `claimed_folder`.
 
     Raises:
-        UsageError: there is something under the name already, something that is not ours beside it, or another process
-            is at work there.
+        UsageError: as `check_new_folder`; something that is not ours is beside it, or another process is at work there.
         ResourceError: it cannot be written.
     """
-    check_output_folder(path, marker=None)
+    check_new_folder(path)
     partial = path.with_name(path.name + ".partial")
     with writing(path), claimed_folder(partial, is_own=is_own):
         _empty(partial)
@@ -38,6 +38,34 @@ def new_folder(path: Path, *, is_own: Callable[[str], bool]) -> Iterator[Path]:
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)
             raise
+
+
+def check_new_folder(path: Path) -> None:
+    """Refuses, before any work, a place where `new_folder` would not make a release.
+
+    Raises:
+        UsageError: there is something under the name already, a link to nothing included; or it is inside a release,
+            which would then have files that are none of its own.
+    """
+    if path.is_symlink():
+        raise UsageError("output-exists", f"{path} is a link", hint="Give the name of a new folder, not a link to one.")
+    check_output_folder(path, marker=None)
+    around = next((folder for folder in path.absolute().parents if _is_release(folder)), None)
+    around = around or next((folder for folder in path.resolve().parents if _is_release(folder)), None)
+    if around is not None:
+        raise UsageError(
+            "output-inside-release",
+            f"{path} is inside the release {around}, which it would spoil",
+            hint="Give a folder outside of it.",
+        )
+
+
+def _is_release(folder: Path) -> bool:
+    """Whether a folder has a release's manifest, of whatever version; other programs have files of this name too."""
+    try:
+        return read_manifest(folder) is not None
+    except PackageError as error:
+        return error.slug in ("metadata-version", "launcher-too-old")
 
 
 def _empty(folder: Path) -> None:

@@ -39,7 +39,7 @@ def releases(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "newer": {"version": "1.3.0"},
         "newer-signed": {"version": "1.3.0", **signed},
         "renamed": {"version": "1.4.0", "name": "tiny-w8", **signed},
-        "other-terms": {"weights_licence": "MIT"},
+        "other-terms": {"weights_licence": "CC-BY-NC-4.0"},
     }
     for name, options in variants.items():
         make_release(folder / name, program, require_demo(), **options)
