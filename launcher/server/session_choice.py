@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from launcher.server.events import CacheSource
@@ -34,15 +34,21 @@ class Choice:
     tokens: int = 0
     private: bool = False
 
-    def continues(self, slots: int, owner: str) -> bool:
-        """Whether a nameless request of this owner carries on this conversation.
+    def key_of(self, new: Key, slots: int) -> Key:
+        """The conversation that goes on from here: the one that was asked for by its name, or a nameless one, which is
+        `new` unless it carries on this one."""
+        if new.name is not None:
+            return replace(new, number=0)
+        return self.key if self.key is not None and self.carries_on(new, slots) else new
 
-        It does not where it agrees on no more than the beginning that conversations with the same system text share.
-        """
-        if self.key is None or not self.reused or (self.key.owner, self.key.name) != (owner, None):
-            return False
+    def carries_on(self, asked: Key, slots: int) -> bool:
+        """Whether a prompt under this name, or under none, goes on with this very conversation."""
+        return self.key is not None and self.key.is_of(asked) and self.reused > 0 and not self.leaves(slots)
+
+    def leaves(self, slots: int) -> bool:
+        """Whether a prompt that goes on from here is of another conversation, which shares a system text at most."""
         shared = self.checkpoints.get(SYSTEM_SLOT, 0) if slots > 1 else 0
-        return self.reused > shared or self.reused == self.tokens
+        return self.reused <= shared and self.reused < self.tokens
 
 
 COLD: Final = Choice(reused=0, rank=9, source=CacheSource.NONE)
@@ -62,7 +68,7 @@ def live_choice(live: Live, ids: array[int], checkpoints: Mapping[int, int], own
     """The state in the engine."""
     return Choice(
         reused=usable_position(ids, checkpoints, prompt),
-        rank=0 if _is_own(live.key, own) else 2,
+        rank=0 if live.key.is_of(own) else 2,
         source=CacheSource.LIVE,
         key=live.key,
         checkpoints=checkpoints,
@@ -75,7 +81,7 @@ def entry_choice(entry: Entry, own: Key, prompt: array[int]) -> Choice:
     """A state in memory."""
     return Choice(
         reused=usable_position(entry.ids, entry.checkpoints, prompt),
-        rank=1 if _is_own(entry.key, own) else 3,
+        rank=1 if entry.key.is_of(own) else 3,
         source=CacheSource.RAM,
         key=entry.key,
         entry=entry,
@@ -85,19 +91,20 @@ def entry_choice(entry: Entry, own: Key, prompt: array[int]) -> Choice:
     )
 
 
-def saved_choice(own: Key, ids: array[int], checkpoints: Mapping[int, int], prompt: array[int]) -> Choice:
-    """The conversation's state on disk."""
+def saved_choices(
+    own: Key, saved: tuple[array[int], Mapping[int, int]] | None, prompt: array[int]
+) -> tuple[Choice, ...]:
+    """The conversation's state on disk, token ids and checkpoints, if there is one."""
+    if saved is None:
+        return ()
+    ids, checkpoints = saved
     reused = usable_position(ids, checkpoints, prompt)
-    return Choice(reused=reused, rank=4, source=CacheSource.DISK, key=own, checkpoints=checkpoints, tokens=len(ids))
+    choice = Choice(reused=reused, rank=4, source=CacheSource.DISK, key=own, checkpoints=checkpoints, tokens=len(ids))
+    return (choice,)
 
 
 def best_choice(choices: Iterable[Choice], own: Key) -> Choice:
     """The state that agrees furthest; among equal ones that of the smallest rank. A private one is for its own
     conversation alone: where there are no keys, everybody is the same owner."""
-    usable = (choice for choice in choices if not choice.private or choice.key == own)
+    usable = (choice for choice in choices if not choice.private or (choice.key is not None and choice.key.is_of(own)))
     return min((COLD, *usable), key=lambda choice: (-choice.reused, choice.rank))
-
-
-def _is_own(key: Key, asked: Key) -> bool:
-    """Whether a conversation is the one that was asked for; any nameless one of the owner is, where no name was."""
-    return (key.owner, key.name) == (asked.owner, asked.name)

@@ -21,11 +21,23 @@ SYSTEM_SLOT: Final = 0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Key:
-    """A conversation: an owner's name for it, or a number that tells apart those without a name."""
+    """A conversation: an owner's name for it, or a number that tells apart those without a name.
+
+    A name with a number is an earlier conversation that gave its name to another one: clients give one name to several.
+    """
 
     owner: str
     name: str | None
     number: int = 0
+
+    @property
+    def is_saved(self) -> bool:
+        """Whether it belongs on the disk, and to what is told of the owner's conversations."""
+        return self.name is not None and not self.number
+
+    def is_of(self, asked: Key) -> bool:
+        """Whether it is what was asked for, or was under that name; any nameless one is, where no name was."""
+        return (self.owner, self.name) == (asked.owner, asked.name)
 
 
 def token_array(ids: Iterable[int]) -> array[int]:
@@ -160,6 +172,17 @@ class Ram:
         with self.lock:
             self.forget(entry.key)
             self._entries[entry.key] = entry
+
+    def supersede(self, key: Key, aside: Key) -> None:
+        """What is live takes the key: the entry that has it goes, or becomes that of `aside` where this is another."""
+        with self.lock:
+            entry = self._entries.get(key)
+            if entry is None or aside == key:
+                self.forget(key)
+                return
+            del self._entries[key]
+            entry.key = aside
+            self._entries[aside] = entry
 
     def touch(self, entry: Entry, now: float) -> None:
         """Makes it the one that was used last."""

@@ -69,7 +69,7 @@ def listed(
     found: dict[str, SessionInfo] = {}
 
     def add(key: Key, tokens: int, size: int, place: CacheSource, idle: float) -> None:
-        if key.owner == owner and key.name is not None:
+        if key.owner == owner and key.name is not None and key.is_saved:
             found[key.name] = SessionInfo(
                 name=key.name, tokens=tokens, bytes=size, place=place, idle_seconds=max(0.0, idle)
             )

@@ -139,7 +139,7 @@ class SessionFiles:
         """Whether there is a file for this conversation."""
         with self._lock:
             file = self._files.get(self._name(key))
-            return file is not None and file.header is not None
+            return key.is_saved and file is not None and file.header is not None
 
     def peek(self, key: Key) -> tuple[array[int], Mapping[int, int]] | None:
         """Token ids and checkpoints of a session, not verified yet: enough to tell whether it is worth loading."""

@@ -59,7 +59,7 @@ def no_room_to_save(size: int) -> ResourceError:
 
 def is_due(key: Key, *, changed: bool) -> bool:
     """Whether a conversation belongs on the disk and is not there as it is."""
-    return changed and key.name is not None
+    return changed and key.is_saved
 
 
 def unsaved(ram: Ram, live: Live | None) -> list[Entry | Live]:

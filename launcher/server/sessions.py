@@ -20,7 +20,7 @@ from weakref import WeakSet
 from launcher.errors import Cancelled, InternalError, MindnanoError
 from launcher.server.events import CacheSource
 from launcher.server.request import MarkKind
-from launcher.server.session_choice import COLD, Choice, best_choice, entry_choice, live_choice, saved_choice
+from launcher.server.session_choice import COLD, Choice, best_choice, entry_choice, live_choice, saved_choices
 from launcher.server.session_engine import EngineState, StatePort
 from launcher.server.session_entries import Entry, Key, Live, Ram, token_array
 from launcher.server.session_facts import Begun, CacheUsage, SessionInfo, is_unwanted, listed, usage_of
@@ -101,16 +101,21 @@ class SessionStore:
             raise InternalError("session-prompt", "a prompt has at least one token")
         prompt = token_array(ids)
         self._bury()
-        choice = self._choose(owner, name, prompt)
-        key = self._key(owner, name, choice, is_new=is_unwanted(before))
+        unwanted = is_unwanted(before)
+        choice, leaves = self._choose(owner, name, prompt)
+        new = Key(owner=owner, name=None if unwanted else name, number=next(self._numbers))
+        key = new if unwanted else choice.key_of(new, self._engine.slots)
+        aside = new if leaves and not unwanted else key
         with self._stoppable(is_stopped):
-            self._put_away(key, choice)
+            self._put_away(key, choice, aside)
             choice, begun = self._take(key, choice, prompt)
         with self._lock:
-            self._ram.forget(key)  # what is live supersedes it
+            self._ram.supersede(key, aside)
+            if choice.key is not None and not unwanted and choice.carries_on(key, self._engine.slots):
+                self._ram.forget(choice.key)
             private = begun.reused > 0 and choice.private
             live = self._live = Live(key=key, used=self._clock(), tokens=self._session.position, private=private)
-            live.deleted = live.unwanted = is_unwanted(before)
+            live.deleted = live.unwanted = unwanted
             self._lives.add(live)
             self._hits += begun.reused > 0
             self._misses += begun.reused == 0
@@ -167,7 +172,7 @@ class SessionStore:
         """
         self._bury()
         with self._stoppable(wanted):
-            self._put_away(_NOBODY, COLD)
+            self._put_away(_NOBODY, COLD, _NOBODY)
             for entry in self._ram.entries():
                 if self._is_unsaved(entry):
                     self._spill(entry)
@@ -207,9 +212,9 @@ class SessionStore:
                 live.deleted = True
             for each in self._lives:
                 each.unwanted |= each.key == key
-            was_kept = self._ram.forget(key)
+            kept = [self._ram.forget(entry.key) for entry in self._ram.entries() if entry.key.is_of(key)]
             was_saved = self._files is not None and self._files.remove(key)
-        return was_live or was_kept or was_saved
+        return was_live or any(kept) or was_saved
 
     def usage(self) -> CacheUsage:
         """Sizes and counts."""
@@ -218,23 +223,16 @@ class SessionStore:
 
     # -- choosing and moving --
 
-    def _choose(self, owner: str, name: str | None, prompt: array[int]) -> Choice:
+    def _choose(self, owner: str, name: str | None, prompt: array[int]) -> tuple[Choice, bool]:
+        """What to go on from, and whether the conversation that has the name is another one, which gives it away."""
         own = Key(owner=owner, name=name)
         live = self._live
         choices = [] if live is None else [live_choice(live, *self._engine.state(), own, prompt)]
         choices += [entry_choice(entry, own, prompt) for entry in self._ram.entries()]
         if self._files is not None and name is not None and not any(choice.key == own for choice in choices):
-            saved = self._files.peek(own)
-            if saved is not None:
-                choices.append(saved_choice(own, *saved, prompt))
-        return best_choice(choices, own)
-
-    def _key(self, owner: str, name: str | None, choice: Choice, *, is_new: bool) -> Key:
-        if name is not None and not is_new:
-            return Key(owner=owner, name=name)
-        if not is_new and choice.key is not None and choice.continues(self._engine.slots, owner):
-            return choice.key
-        return Key(owner=owner, name=None, number=next(self._numbers))
+            choices += saved_choices(own, self._files.peek(own), prompt)
+        leaves = any(choice.key == own and choice.leaves(self._engine.slots) for choice in choices)
+        return best_choice(choices, own), leaves
 
     def _bury(self) -> None:
         """Lets go of a live conversation that was deleted."""
@@ -244,10 +242,13 @@ class SessionStore:
             self._live = None
         self._session.reset()
 
-    def _put_away(self, key: Key, choice: Choice) -> None:
-        """Moves another conversation out of the engine, if there is one; the choice's memory stays."""
+    def _put_away(self, key: Key, choice: Choice, aside: Key) -> None:
+        """Moves another conversation out of the engine, if there is one; the choice's memory stays.
+
+        `aside` is the name that the one at `key` gets where it is another one.
+        """
         live = self._live
-        if live is None or live.key == key:
+        if live is None or live.key == key == aside:
             return
         if choice.entry is None:
             entry = self._export(live)
@@ -258,6 +259,7 @@ class SessionStore:
             if entry is not None and live.deleted:
                 self._ram.free(entry.block)
             elif entry is not None:
+                entry.key = aside if live.key == key else live.key
                 self._ram.put(entry)
             self._live = None
 

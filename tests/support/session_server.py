@@ -56,11 +56,25 @@ class Server:
         self.files = OpenFiles(self.folder, limit_bytes=self.limit, origin=self.origin, report=self.reports.append)
         self.store = SessionStore(self.session, budget=self.budget, files=self.files, clock=lambda: self.now)
 
-    def ask(self, prompt: list[int], name: str | None = "a", owner: str = "", mark: int | None = None) -> Begun:
+    def ask(
+        self,
+        prompt: list[int],
+        name: str | None = "a",
+        owner: str = "",
+        mark: int | None = None,
+        system: int | None = None,
+    ) -> Begun:
+        """One request with its end; checkpoints at `system`, which others share, and at `mark`."""
         begun = self.store.begin(owner=owner, name=name, ids=prompt)
         assert self.session.tokens() == prompt[: begun.reused]
-        if mark is not None and mark > begun.reused:
-            self.session.eval(prompt[begun.reused : mark])
+        if system is not None and system > begun.reused:
+            self.session.eval(prompt[begun.reused : system])
+            self.store.keep(MarkKind.SYSTEM)
+            begun_at = system
+        else:
+            begun_at = begun.reused
+        if mark is not None and mark > begun_at:
+            self.session.eval(prompt[begun_at:mark])
             self.store.keep(MarkKind.TURN)
         self.session.eval(prompt[self.session.position :])
         self.store.end()
