@@ -45,14 +45,19 @@ def session_name(request: Common, header: str | None) -> str | None:
 def name_in_header(value: str) -> str:
     """The name in X-Session-Id, which comes decoded as Latin-1: UTF-8, percent-encoded as in answers or not at all.
 
-    What is no percent-encoding of a name stands for itself.
+    What is no percent-encoding of a name stands for itself, and what is no UTF-8 is Latin-1.
     """
     raw = value.encode("latin-1")
-    plain = raw.decode(errors="replace")
-    if b"%" not in raw or _NOT_ENCODED.search(raw):
-        return plain
+    plain = _utf8(raw)
+    if b"%" in raw and not _NOT_ENCODED.search(raw):
+        name = _utf8(unquote_to_bytes(raw))
+        if name is not None and _LABEL.search(name):
+            return name
+    return value if plain is None else plain
+
+
+def _utf8(data: bytes) -> str | None:
     try:
-        name = unquote_to_bytes(raw).decode()
+        return data.decode()
     except UnicodeDecodeError:
-        return plain
-    return name if _LABEL.search(name) else plain
+        return None

@@ -58,10 +58,12 @@ def test_a_hint_that_is_no_name_is_taken_for_its_digest(field: str, hint: str) -
         ("%00", "%00"),
         ("小%25".encode().decode("latin-1"), "小%"),
         ("é".encode().decode("latin-1"), "é"),
+        ("\xe9", "é"),
+        ("\x84", "\x84"),
     ],
 )
 def test_a_name_in_a_header_may_be_percent_encoded(sent: str, meant: str) -> None:
-    """What is no percent-encoding of a name in UTF-8 is the name itself."""
+    """What is no percent-encoding of a name in UTF-8 is the name itself; no two names become one."""
     assert name_in_header(sent) == meant
 
 
