@@ -253,8 +253,11 @@ def _context(info: ModelInfo) -> str:
 
 def _use(facts: CardFacts) -> str:
     package = facts.info.package.path
+    repository = facts.program.publisher.repository or "ORG/NAME"
     return (
         "```sh\n"
+        f"hf download {repository} --local-dir DIR       # files, not links to a cache, which cannot be verified\n"
+        "cd DIR\n"
         "chmod +x mindnano-infer\n"
         "./mindnano-infer --check                       # is this machine ready, and if not, what to do\n"
         f"./mindnano-infer --model {package}\n"

@@ -12,7 +12,7 @@ from hashlib import sha1, sha256
 from pathlib import Path
 from typing import Any, Final
 
-from launcher.errors import NetworkError, PackageError, UsageError
+from launcher.errors import NetworkError, PackageError, TrustError, UsageError
 from launcher.integrity import checksums
 from launcher.integrity.manifest import FILE_NAME as MANIFEST
 from launcher.integrity.release_files import printable
@@ -60,7 +60,7 @@ def publish(options: PublishOptions) -> Commit:
 
     Raises:
         UsageError: a malformed name, nobody is logged in, or the repository has files that are not of a release.
-        PackageError: the release is not what it should be.
+        PackageError, TrustError: the release is not what it should be.
         NetworkError: the hub cannot be reached, refuses, or its branch has moved.
     """
     if not _REPOSITORY.fullmatch(options.repository):
@@ -98,6 +98,7 @@ def require_verified(folder: Path) -> None:
 
     Raises:
         PackageError: something is wrong; what it is stands on stderr.
+        TrustError: that is the signature.
     """
     from launcher.integrity.publisher import read_publisher
     from release.folder.verify import VerifyOptions, verify
@@ -106,7 +107,8 @@ def require_verified(folder: Path) -> None:
     if result.exit_code != 0:
         print(result.to_text(), file=sys.stderr)
         hint = "Make the release anew with mindnano finalize. Nothing was sent."
-        raise PackageError("publish-unverified", f"{folder} is not what was released", hint=hint)
+        kind = TrustError if result.exit_code == TrustError.exit_code else PackageError
+        raise kind("publish-unverified", f"{folder} is not what was released", hint=hint)
 
 
 def public_files(folder: Path) -> tuple[LocalFile, ...]:

@@ -18,22 +18,11 @@ from release import cli
 from release.folder import finalize
 from release.folder.signing import read_secret_key, sign
 from tests.support.demo import require_demo
+from tests.support.minisign_keys import LOCKED, LOCKED_PUBLIC, PLAIN, PLAIN_PUBLIC
 from tests.support.release_folders import faults, files_of, look, make_release, publisher_json, stand_in_program
 from tests.support.verification import SIGNER, flip
 
 ROOT = Path(__file__).resolve().parents[2]
-
-# Made by minisign 0.11 for these tests: -G -W, and -G with the password "pass".
-PLAIN = """untrusted comment: minisign encrypted secret key
-RWQAAEIyAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA6IcWfn3rvcL3Sjgx3PPr4sxFm9ct8rtDiTBhQnEfgsEJ\
-kTTm4ZhApQuQL5V4PLdRbcQXOYNw9ePfKdpTKDP3iUJjMRLl/W/VAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=
-"""
-PLAIN_PUBLIC = "RWTohxZ+feu9wguQL5V4PLdRbcQXOYNw9ePfKdpTKDP3iUJjMRLl/W/V"
-LOCKED = """untrusted comment: minisign encrypted secret key
-RWRTY0IyjK1WXcD/N50eAehiZ9MQchOpgqvN6B/TLKMbZ/73ttcAAAACAAAAAAAAAEAAAAAAE2Z1quEGey2rz/DkmRC8KigM53n7djZZSa3c8SPsWDlrypAK\
-sflx1lHxMnhYLQ/DFVjA5Pj7ENRA3YSEVuOnAb43nPb7SqbN7RAD4vBQ2TE1MpCE4jQlocBTUVU2Kl4cDJVgk0lqmLs=
-"""
-LOCKED_PUBLIC = "RWTLWpIekbgTZiuNd3Pe6yU6YnUMG2SChTihMWDKrPYJPse6Y0DRYx/M"
 
 
 @pytest.fixture(scope="module")

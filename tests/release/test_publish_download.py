@@ -13,7 +13,7 @@ from typing import Any
 import huggingface_hub
 import pytest
 
-from launcher.errors import MindnanoError, PackageError
+from launcher.errors import MindnanoError, PackageError, TrustError
 from launcher.integrity.signature import KeyUse, parse_public_key
 from release.folder.signing import read_secret_key
 from release.upload.publish import PublishOptions, publish
@@ -137,6 +137,6 @@ def test_a_download_into_the_clients_cache_is_told_how_to_be_fetched(
 def test_half_of_the_signatures_are_not_published(hub: FakeHub, releases: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(releases / "signed", tmp_path / "release"))
     (folder / "SHA256SUMS.PUBLIC.minisig").unlink()
-    with pytest.raises(MindnanoError):
+    with pytest.raises(TrustError):
         put(folder)
     assert len(hub.repositories[REPO].commits) == 1
