@@ -18,6 +18,7 @@ from launcher.errors import PackageError
 from launcher.integrity.manifest import MAX_FILES, ReleaseFile, parse_manifest, read_manifest
 from launcher.integrity.model_info import (
     BaseModel,
+    Donor,
     Evaluation,
     KnownAnswer,
     MemoryFigures,
@@ -45,6 +46,7 @@ MANIFEST = manifest_of(TOY_FILES, redistribution={"rknn-runtime": "vendor-licens
 INFO = ModelInfo(
     name="toy",
     base=BaseModel(repository="org/base", revision="0" * 40),
+    mtp_donor=Donor(repository="org/donor", revision="1" * 40, licence="Apache-2.0"),
     package=PackageFile(path="toy.l3r", size=2, sha256=A),
     quantization=Quantization(recipe="w4a8", recipe_sha256=A, calibration_sha256=None),
     architecture="bailing_hybrid",
@@ -81,14 +83,14 @@ def test_order_of_files_and_tools_does_not_change_a_byte() -> None:
 
 def test_model_info_reads_back() -> None:
     assert parse_model_info(INFO.to_json()) == replace(INFO, languages=("en", "zh"))
-    bare = replace(INFO, base=None, evaluation=None, memory=None, languages=())
+    bare = replace(INFO, base=None, mtp_donor=None, evaluation=None, memory=None, languages=())
     assert parse_model_info(bare.to_json()) == bare
 
 
 def test_documents_follow_their_schemas() -> None:
     jsonschema.validate(json.loads(MANIFEST.to_json()), schema("manifest.json"))
     jsonschema.validate(json.loads(INFO.to_json()), schema("model.json"))
-    bare = replace(INFO, base=None, evaluation=None, memory=None)
+    bare = replace(INFO, base=None, mtp_donor=None, evaluation=None, memory=None)
     jsonschema.validate(json.loads(bare.to_json()), schema("model.json"))
 
 
@@ -272,6 +274,9 @@ def test_missing_files_are_none(tmp_path: Path) -> None:
 BAD_INFO = {
     "no revision": (drop("base", "revision"), "revision"),
     "branch as revision": (put("base", "revision", value="main"), "revision"),
+    "donor without revision": (drop("mtp_donor", "revision"), "revision"),
+    "donor without licence": (drop("mtp_donor", "licence"), "licence"),
+    "donor by a branch": (put("mtp_donor", "revision", value="main"), "revision"),
     "repository as address": (put("base", "repository", value="https://x/y"), "repository"),
     "empty digest of the package": (put("package", "sha256", value=""), "sha256"),
     "package outside": (put("package", "path", value="../x.l3r"), "path"),
