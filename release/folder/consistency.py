@@ -25,7 +25,7 @@ from launcher.payload.carried import NOTICES
 from release.folder import bom, card, provenance
 from release.folder.described import Described, described_in, model_of, texts_of
 from release.folder.fidelity import PLOT
-from release.folder.files import NOTICE, OLDEST_LAUNCHER, program_licence, redistribution, role_of
+from release.folder.files import NEEDED, NOTICE, OLDEST_LAUNCHER, program_licence, redistribution, role_of
 from release.folder.program_facts import DOCUMENT, ProgramFacts
 from release.folder.program_facts import NAME as PROGRAM
 from release.folder.weights_licences import BASE_LICENCE, DONOR_LICENCE, WEIGHTS_LICENCE, find_licence
@@ -80,6 +80,7 @@ def contradictions(read: Read) -> Mapping[str, tuple[str, ...]]:
         info = model_of(described)
     except PackageError as error:
         return {"manifest": tuple(found["manifest"]), "card": (error.message,)}
+    found["manifest"] += _foreign_files(read, described, texts)
     found["package"] = _info_faults(read, texts[model_info.FILE_NAME])
     found["licences"] = list(
         _text_faults(read, NOTICE, texts[NOTICE], [f"{read.manifest.model} {read.manifest.release}"])
@@ -106,6 +107,17 @@ def _manifest_faults(read: Read) -> Iterator[str]:
             yield f"it gives {file.path} the role {file.role}, expected {role}"
         if file.licence != licence:
             yield f"it puts {file.path} under {file.licence}, expected {licence}"
+
+
+def _foreign_files(read: Read, described: Described, texts: Mapping[str, bytes]) -> Iterator[str]:
+    """Files that are listed though nothing asks for them. Other versions may add some."""
+    if not read.is_of_this_version:
+        return
+    known = {*NEEDED, BASE_LICENCE, DONOR_LICENCE, read.info.package.path}
+    known |= {*read.program.notices, *described.reports, *texts}
+    for file in read.manifest.files:
+        if file.path not in known:
+            yield f"it lists {file.path}, which this release has no use for"
 
 
 def _licence_of(path: str, read: Read) -> str:

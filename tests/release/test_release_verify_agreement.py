@@ -181,6 +181,20 @@ def test_a_release_that_was_only_sealed_anew_passes(folder: Path) -> None:
     assert faults(look(folder)) == {}
 
 
+@pytest.mark.parametrize("name", ["fidelity-9.json", "EXTRA.md", "other.bin", "notices/more.txt"])
+def test_a_file_that_nothing_asks_for_is_not_listed(folder: Path, name: str) -> None:
+    (folder / name).write_text("{}")
+    path = folder / STATEMENT
+    document = json.loads(path.read_text(encoding="utf-8"))
+    document["subject"] = sorted([*document["subject"], {"name": name, "digest": {}}], key=lambda each: each["name"])
+    path.write_bytes(strict_json.to_bytes(document))
+    reseal_statement(folder)
+    found = faults(look(folder))
+    part = "fidelity-9.json the role" if name.startswith("fidelity") else f"it lists {name}, which this release has no"
+    assert any(part in fault for fault in found["manifest"])
+    assert "files" not in found
+
+
 def test_one_key_twice_is_not_read_in_two_ways(folder: Path) -> None:
     edit(folder / STATEMENT, '"target": ', '"target": "mips",\n        "target": ')
     reseal(folder)
