@@ -27,8 +27,9 @@ from launcher.engine_library import (
     with_progress,
     writable_block,
 )
+from launcher.engine_text import token_ids
 from launcher.engine_types import EngineOptions, Logits, MemoryPlan, ModelConfig, Section, SessionOptions, TensorInfo
-from launcher.errors import InternalError, PackageError, UsageError
+from launcher.errors import InternalError, PackageError
 
 
 class Package(Handle):
@@ -110,15 +111,14 @@ class Package(Handle):
         Raises:
             UsageError: the text holds a lone surrogate, which is no character.
         """
-        try:
-            data = text.encode()
-        except UnicodeEncodeError as error:
-            raise UsageError("text-encoding", f"the text is not valid Unicode: {error}") from error
-        ids = (c_int32 * max(1, len(data)))()  # a token covers at least one byte
-        count = c_size_t()
-        flags = abi.TOKENIZE_SPECIAL if special else 0
-        self.library.call("l3_tokenize", self.address, data, len(data), flags, ids, len(ids), byref(count))
-        return ids[: count.value]
+        return token_ids(self.library, self.address, text, special=special)[0].tolist()
+
+    def first_tokens(self, text: str, most: int | None = None, *, special: bool = True) -> tuple[array[int], int]:
+        """As int32 the first `most` of the ids that `tokenize` gives, or all, and how many it gives; errors as there.
+
+        Unlike that it keeps no other thread waiting, however long the text is.
+        """
+        return token_ids(self.library, self.address, text, special=special, most=most)
 
     def token_bytes(self, token: int) -> bytes:
         """The raw bytes of one token, not necessarily valid UTF-8."""

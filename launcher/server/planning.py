@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 import secrets
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -75,8 +76,8 @@ def plan_chat(
     messages = template_messages(chat.messages)
     tools = [tool.variables() for tool in chat.tools or ()]
     prompt = _render(model, messages, thinking=thinking, tools=tools)
-    ids = model.text.tokenize(prompt)
-    room = _room(model, ids, "messages")
+    ids = _prompt_ids(model, prompt, "messages")
+    room = model.context - len(ids)
     reasoning = prompt.rstrip().endswith(THINK_OPEN)
     reply = _constrained_reply(chat)
     return GenerationRequest(
@@ -122,11 +123,15 @@ def plan_completion(
     _check_model(model, completion)
     session = session_name(completion, header_session)
     prompt = _one_prompt(completion)
-    ids = model.text.tokenize(prompt) if isinstance(prompt, str) else prompt
-    _check_ids(model, ids, "prompt")
+    if isinstance(prompt, str):
+        ids: Sequence[int] = _prompt_ids(model, prompt, "prompt")
+    else:
+        ids = prompt
+        _check_ids(model, ids, "prompt")
+        _check_room(model, len(ids), "prompt")
     if not ids:
         raise RequestError("invalid_value", "prompt is empty, expected at least one token", param="prompt")
-    room = _room(model, ids, "prompt")
+    room = model.context - len(ids)
     return GenerationRequest(
         id=id,
         owner=owner,
@@ -159,10 +164,10 @@ def prompt_text(model: ServedModel, chat: ChatRequest) -> str:
 
 def count_of(model: ServedModel, chat: ChatRequest) -> int:
     """Tokens of the prompt that a chat makes, whether or not they fit the context; errors as `prompt_text`."""
-    return len(model.text.tokenize(prompt_text(model, chat)))
+    return model.text.first_tokens(prompt_text(model, chat), 0)[1]
 
 
-def tokens_of(model: ServedModel, request: TokenizeRequest) -> list[int]:
+def tokens_of(model: ServedModel, request: TokenizeRequest) -> array[int]:
     """The token ids of a text, or of the prompt that messages make.
 
     Raises:
@@ -170,10 +175,11 @@ def tokens_of(model: ServedModel, request: TokenizeRequest) -> list[int]:
         PackageError: the template fails.
     """
     if request.messages is None:
-        return model.text.tokenize(request.content or "", special=request.parse_special is not False)
+        return model.text.first_tokens(request.content or "", special=request.parse_special is not False)[0]
     tools = [tool.variables() for tool in request.tools or ()]
     thinking = thinking_of(request, model.thinking)
-    return model.text.tokenize(_render(model, template_messages(request.messages), thinking=thinking, tools=tools))
+    prompt = _render(model, template_messages(request.messages), thinking=thinking, tools=tools)
+    return model.text.first_tokens(prompt)[0]
 
 
 def detokenized(model: ServedModel, request: DetokenizeRequest) -> str:
@@ -214,11 +220,16 @@ def _render(
         raise RequestError("template_refused", error.message, param="messages") from error
 
 
-def _room(model: ServedModel, ids: Sequence[int], param: str) -> int:
-    room = model.context - len(ids)
-    if room < 1:
-        raise ContextLengthExceeded(len(ids), model.context, param=param)
-    return room
+def _prompt_ids(model: ServedModel, prompt: str, param: str) -> list[int]:
+    """The ids of a prompt that leaves room for a reply; of a longer one, nothing but their number is made."""
+    ids, count = model.text.first_tokens(prompt, model.context)
+    _check_room(model, count, param)
+    return ids.tolist()
+
+
+def _check_room(model: ServedModel, count: int, param: str) -> None:
+    if count >= model.context:
+        raise ContextLengthExceeded(count, model.context, param=param)
 
 
 def _max_tokens(model: ServedModel, room: int, *asked: int | None) -> int:

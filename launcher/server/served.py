@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -17,6 +18,9 @@ class TextPort(Protocol):
     """Text to tokens and back; `launcher.engine.Package` is one. Used from several threads at once."""
 
     def tokenize(self, text: str, *, special: bool = True) -> list[int]: ...
+
+    def first_tokens(self, text: str, most: int | None = None, *, special: bool = True) -> tuple[array[int], int]:
+        """The first `most` of these ids, or all, and how many there are: for texts of any length."""
 
     def token_bytes(self, token: int) -> bytes: ...
 

@@ -28,7 +28,7 @@ def test_tokens_and_texts() -> None:
     model = served_model()
 
     def ids(**fields: Any) -> list[int]:
-        return tokens_of(model, decode_tokenize(json.dumps(fields).encode()))
+        return tokens_of(model, decode_tokenize(json.dumps(fields).encode())).tolist()
 
     assert ids(content="a<think>") == [97, 256 + SPECIAL.index("<think>")]
     assert ids(content="a<think>", parse_special=False) == list(b"a<think>")

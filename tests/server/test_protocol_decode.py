@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from launcher.errors import RequestError
-from launcher.server.protocol import decode, limits
+from launcher.server.protocol import decode, limits, nesting
 from launcher.server.protocol.decode import (
     decode_chat,
     decode_completion,
@@ -20,8 +20,8 @@ from launcher.server.protocol.decode import (
     decode_detokenize,
     decode_reasoning_control,
     decode_tokenize,
-    depth_of,
 )
+from launcher.server.protocol.nesting import nesting_of
 from launcher.server.protocol.requests import ChatRequest
 
 DECODERS: tuple[Callable[[bytes], Any], ...] = (
@@ -442,7 +442,7 @@ def test_brackets_in_texts_are_no_nesting() -> None:
 def test_a_text_that_never_ends_is_not_searched_over_and_over() -> None:
     """A search that begins anew at each quote takes minutes here, and then this test never ends."""
     start = time.process_time()
-    assert depth_of(b"[" * 65 + b'"' + b'\\"' * 2_000_000) == 65
+    assert nesting_of(b"[" * 65 + b'"' + b'\\"' * 2_000_000).depth == 65
     assert time.process_time() - start < 60
 
 
@@ -489,5 +489,15 @@ def test_depth_is_that_of_the_value(value: object) -> None:
             return 1 + max(map(depth, of.values() if isinstance(of, dict) else of), default=0)
         return 0
 
-    padding = '[["' * decode.MAX_DEPTH  # in a text, so that the quick answer does not serve
-    assert depth_of(json.dumps([padding, value]).encode()) == 1 + depth(value)
+    padding = '[["' * decode.MAX_DEPTH
+    assert nesting_of(json.dumps([padding, value]).encode()).depth == 1 + depth(value)
+
+
+@given(json_values, st.integers(1, 9))
+def test_pieces_of_a_body_have_together_what_it_has(value: object, piece: int) -> None:
+    """A quotation mark or a backslash at a piece's end changes what the next one is."""
+    text = json.dumps([value, {'a\\"[': '\\"]\\\\'}], ensure_ascii=False, separators=(",", ":")).encode()
+    whole = nesting_of(text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(nesting, "_PIECE", piece)
+        assert nesting_of(text) == whole

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from array import array
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,13 +14,14 @@ from launcher.errors import RequestError
 from launcher.server import planning
 from launcher.server.grammar import CallReply, EitherReply, JsonReply
 from launcher.server.planning import (
+    count_of,
     plan_chat,
     plan_completion,
     request_name,
     text_of,
 )
 from launcher.server.protocol.decode import decode_chat, decode_completion
-from launcher.server.protocol.errors import error_body
+from launcher.server.protocol.errors import ContextLengthExceeded, error_body
 from launcher.server.request import GenerationRequest, Mark, MarkKind, Style, Tool
 from launcher.server.served import ServedModel
 from launcher.template import ChatTemplate
@@ -120,6 +122,34 @@ def test_a_prompt_that_fills_the_context_is_refused_with_both_counts() -> None:
         assert str(length) in error["message"]
         assert str(context) in error["message"]
         assert error["param"] == "messages"
+
+
+class GivesOnlyWhatFits(ByteText):
+    """Fails where every id of a text is made into a number: with megabytes of text that stops the other threads."""
+
+    def tokenize(self, text: str, *, special: bool = True) -> list[int]:
+        assert len(text) < 100, "all ids of a long text"
+        return super().tokenize(text, special=special)
+
+    def first_tokens(self, text: str, most: int | None = None, *, special: bool = True) -> tuple[array[int], int]:
+        assert most is not None
+        assert most <= 4096
+        return array("i", text[:most].encode()), len(text)
+
+
+def test_of_a_prompt_that_is_too_long_only_the_number_is_made() -> None:
+    model = served_model(text=GivesOnlyWhatFits())
+    long = "x" * (1 << 20)
+    for plan in (
+        lambda: chat(model, messages=[{"role": "user", "content": long}]),
+        lambda: complete(model, prompt=long),
+    ):
+        with pytest.raises(ContextLengthExceeded) as caught:
+            plan()
+        assert caught.value.prompt >= len(long)
+        assert caught.value.context == 4096
+    counted = decode_chat(json.dumps({"messages": [{"role": "user", "content": long}]}).encode())
+    assert count_of(model, counted) >= len(long)
 
 
 def test_the_reply_is_clamped_to_the_context() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from array import array
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -23,6 +24,10 @@ class FakeText:
         for piece in re.split(f"({pattern})", text) if special else [text]:
             ids += [256 + SPECIALS.index(piece)] if special and piece in SPECIALS else list(piece.encode())
         return ids
+
+    def first_tokens(self, text: str, most: int | None = None, *, special: bool = True) -> tuple[array[int], int]:
+        ids = self.tokenize(text, special=special)
+        return array("i", ids[:most]), len(ids)
 
     def token_bytes(self, token: int) -> bytes:
         return bytes([token]) if token < 256 else SPECIALS[token - 256].encode()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +28,10 @@ class ByteText:
         for piece in re.split(f"({'|'.join(map(re.escape, SPECIAL))})", text) if special else [text]:
             ids += [256 + SPECIAL.index(piece)] if special and piece in SPECIAL else list(piece.encode())
         return ids
+
+    def first_tokens(self, text: str, most: int | None = None, *, special: bool = True) -> tuple[array[int], int]:
+        ids = self.tokenize(text, special=special)
+        return array("i", ids[:most]), len(ids)
 
     def token_bytes(self, token: int) -> bytes:
         return bytes([token]) if token < 256 else SPECIAL[token - 256].encode()

@@ -13,7 +13,7 @@ from launcher.engine import Engine, Package, Session
 from launcher.engine_library import status_error
 from launcher.engine_sampling import Sampler, Utf8Stream
 from launcher.engine_types import EngineOptions, Logits, Sampling, Section, SessionOptions
-from launcher.errors import Cancelled, ContextFull, InternalError, PackageError
+from launcher.errors import Cancelled, ContextFull, InternalError, PackageError, UsageError
 from tests.support.demo import require_demo
 
 
@@ -50,6 +50,19 @@ def test_text_survives_the_round_trip(package: Package) -> None:
     assert package.token_find(b"no such token at all") is None
     assert package.token_is_special(package.config.stop_ids[0])
     assert package.tokenize("") == []
+
+
+@pytest.mark.parametrize("special", [True, False])
+def test_first_tokens_are_those_of_all(package: Package, special: bool) -> None:
+    """With their number, which is what a prompt that is too long is refused with."""
+    text = "你好, <|role_end|> 🙂 17+25=?\n" * 9
+    whole = package.tokenize(text, special=special)
+    for most in (None, 0, 1, 7, len(whole) - 1, len(whole), len(whole) + 1, 1 << 20):
+        ids, count = package.first_tokens(text, most, special=special)
+        assert (ids.tolist(), count) == (whole[:most], len(whole))
+    assert package.first_tokens("", 0) == (array("i"), 0)
+    with pytest.raises(UsageError, match="Unicode"):
+        package.first_tokens("\ud800", 0)
 
 
 def test_code_points_are_never_cut(package: Package) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -13,6 +12,7 @@ import msgspec
 from launcher.errors import RequestError
 from launcher.server.protocol.bounds import numbers_in_words
 from launcher.server.protocol.limits import MAX_CONTAINERS, MAX_DEPTH, MAX_SEED, MIN_SEED
+from launcher.server.protocol.nesting import nesting_of, opened
 from launcher.server.protocol.requests import (
     ChatRequest,
     Common,
@@ -88,12 +88,6 @@ _WORDS: Final[Mapping[str, str]] = {
 _SHOWN: Final = 80
 _PATH: Final = re.compile(r" - at (`key` in )?`\$(.*?)`$", re.DOTALL)
 _STEP: Final = re.compile(r"\.([^.\[]+)|\[(\d+)\]")
-
-# A string that never ends counts as one up to the end, so that no input makes the search start over and over.
-_STRING: Final = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
-_OPENING, _CLOSING = b"[{", b"]}"
-_STEPS: Final = bytes.maketrans(_OPENING + _CLOSING, b"\x01\x01\xff\xff")
-_OTHERS: Final = bytes(sorted(set(range(256)) - set(_OPENING + _CLOSING)))
 
 
 def decode_chat(body: bytes) -> ChatRequest:
@@ -194,37 +188,13 @@ _TOKENIZE: Final = msgspec.json.Decoder(TokenizeRequest)
 _DETOKENIZE: Final = msgspec.json.Decoder(DetokenizeRequest)
 
 
-def depth_of(body: bytes) -> int:
-    """How deep arrays and objects nest; of bytes that are no JSON, a depth up to where they stop being any."""
-    # Most bodies have fewer brackets than levels are allowed; those need no closer look.
-    opened = _opened(body)
-    if opened <= MAX_DEPTH:
-        return opened
-    steps = _STRING.sub(b"", body).translate(_STEPS, _OTHERS)
-    return max(accumulate(memoryview(steps).cast("b")), default=0)
-
-
-def _opened(text: bytes) -> int:
-    return sum(map(text.count, (b"[", b"{")))
-
-
-def _has_too_many(body: bytes) -> bool:
-    """Whether there are more arrays and objects than are taken; brackets in strings are none."""
-    return _opened(body) > MAX_CONTAINERS and _opened(_STRING.sub(b"", body)) > MAX_CONTAINERS
-
-
 def decode_body(decoder: msgspec.json.Decoder[T], body: bytes, words: Words = _WORDS_OF_CHATS) -> T:
     """The request that a body is.
 
     Raises:
         RequestError: it is no JSON, or not a request of this kind.
     """
-    if depth_of(body) > MAX_DEPTH:
-        raise RequestError("invalid_json", f"the body nests deeper than {MAX_DEPTH} levels")
-    if _has_too_many(body):
-        raise RequestError(
-            "request_too_large", f"the body has more than {MAX_CONTAINERS} lists and objects", status=413
-        )
+    _check_nesting(body)
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:
@@ -233,6 +203,18 @@ def decode_body(decoder: msgspec.json.Decoder[T], body: bytes, words: Words = _W
         if not body.strip():
             raise RequestError("invalid_json", "the body is empty, expected a JSON object") from error
         raise RequestError("invalid_json", f"the body is not valid JSON in UTF-8: {error}") from error
+
+
+def _check_nesting(body: bytes) -> None:
+    if opened(body) <= MAX_DEPTH:  # most bodies; those need no closer look
+        return
+    found = nesting_of(body)
+    if found.depth > MAX_DEPTH:
+        raise RequestError("invalid_json", f"the body nests deeper than {MAX_DEPTH} levels")
+    if found.containers > MAX_CONTAINERS:
+        raise RequestError(
+            "request_too_large", f"the body has more than {MAX_CONTAINERS} lists and objects", status=413
+        )
 
 
 def refusal_of(said: str, body: bytes, request: object, words: Words) -> RequestError:
