@@ -22,7 +22,6 @@ from release.demo.architecture import Architecture
 from release.demo.checkpoint import save_checkpoint
 from release.demo.exam import cells, held_out_conversations, judge
 from release.demo.layers import Experts, Layout
-from release.demo.limits import ROW_TOKENS
 from release.demo.model import Ling
 from release.demo.optimiser import optimisers
 from release.demo.packing import Batch, Packer
@@ -75,7 +74,7 @@ class Plan:
     steps: int = 2200
     workers: int = 2
     rows: int = 6
-    time: int = ROW_TOKENS
+    time: int = 320
     rate: float = 6e-3
     warm_up: int = 60
     further_weight: float = 0.3

@@ -13,7 +13,6 @@ from typing import Final
 
 from launcher.integrity.model_info import ModelInfo
 from launcher.progress import format_bytes
-from release.demo.limits import ROW_TOKENS
 from release.fidelity.compare import BACKENDS
 from release.folder.bom import ReleaseFacts
 from release.folder.fidelity import built_in_digests
@@ -34,6 +33,9 @@ PIPELINE: Final = "text-generation"
 LIBRARY: Final = "mindnano-infer"
 LANGUAGES: Final = ("en", "zh")
 """What Ling-3.0, and the built-in model after it, were trained to answer in."""
+
+BUILT_IN_TOKENS: Final = 320
+"""Tokens of a row of the built-in model's training: no conversation of its lessons was longer."""
 
 _TAGS: Final = ("mindnano-infer", "l3r", "bailing_hybrid", "mixture-of-experts", "moe")
 _LINE: Final = re.compile(r"([a-z_]+):(?: (.+))?")
@@ -248,7 +250,7 @@ def _rows(facts: CardFacts) -> dict[str, str]:
 
 def _context(info: ModelInfo) -> str:
     text = f"positions up to {info.native_context:,} by the model's configuration, {info.maximum_context:,} at most"
-    return f"{text}; trained on conversations of up to {ROW_TOKENS} tokens" if is_built_in(info) else text
+    return f"{text}; trained on conversations of up to {BUILT_IN_TOKENS} tokens" if is_built_in(info) else text
 
 
 def _use(facts: CardFacts) -> str:

@@ -19,6 +19,7 @@ from launcher.errors import PackageError
 from launcher.integrity.manifest import read_manifest
 from launcher.integrity.model_info import Donor, read_model_info
 from launcher.payload.file import Payload
+from release.demo.train import Plan
 from release.folder.checkout import Checkout
 from release.folder.fidelity import DEMO_REPORTS
 from release.folder.weights_licences import LICENCES, may_hold
@@ -277,7 +278,7 @@ def test_positions_are_called_trained(program: Path, tmp_path: Path) -> None:
     card = text(make_release(tmp_path / "out", program, require_demo()) / "README.md")
     assert "tokens as trained" not in card
     assert "positions up to 4,096 by the model's configuration" in card
-    assert "trained on conversations of up to 320 tokens" in card
+    assert f"trained on conversations of up to {Plan().time} tokens" in card
 
 
 def test_a_calibration_is_not_mentioned(program: Path, convert: Convert, micro: Path, tmp_path: Path) -> None:
