@@ -7,6 +7,7 @@ that closes runs in threads; the main thread runs the event loop and takes the s
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import socket
@@ -251,7 +252,11 @@ class Server:
                 system=self._system,
             )
         )
-        return LoadedBackend(generation, options, self._system)
+        backend = LoadedBackend(generation, options, self._system)
+        # All of this stays. Looking through it again, as large bodies make Python do, would stop every thread.
+        gc.collect()
+        gc.freeze()
+        return backend
 
     def _can_constrain(self) -> bool:
         """Loads the library for constrained replies, before the memory plan looks at the process."""
