@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from launcher.errors import RequestError
-from launcher.server.protocol import decode, limits, nesting
+from launcher.server.protocol import decode, limits, long_prompts, nesting
 from launcher.server.protocol.decode import (
     decode_chat,
     decode_completion,
@@ -501,3 +501,36 @@ def test_pieces_of_a_body_have_together_what_it_has(value: object, piece: int) -
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(nesting, "_PIECE", piece)
         assert nesting_of(text) == whole
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        *("[1,2,3]", "[ 1 , 2,\n3 ]", "[1]", "[]", '"a,b,c"', '["a,b"]', "[[1,2],[3,4]]", "[[1,2]]", "[1,[2],3]"),
+        *('["]",1]', "[1,-2]", "[1,2.5]", "[1,,2]", "[1,2,]", "[1,2", "[2147483648,1]", "{}", "[1,null]", "[1 2,3]"),
+    ],
+)
+def test_a_prompt_that_is_read_piece_by_piece_is_the_same(prompt: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pieces are cut at any comma, also at one that is in a text or in another list."""
+    body = f'{{"user":"[1,2,3]","prompt":{prompt},"n":2,"seed":5}}'.encode()
+
+    def read() -> object:
+        try:
+            return decode_completion(body)
+        except RequestError as error:
+            return error.slug, error.message, error.param
+
+    whole = read()
+    monkeypatch.setattr(long_prompts, "_MANY", 0)
+    for piece in (0, 1, 2, 100):
+        monkeypatch.setattr(long_prompts, "_PIECE", piece)
+        assert read() == whole
+        assert type(read()) is type(whole)
+
+
+def test_what_is_wrong_beside_a_long_prompt_is_told() -> None:
+    prompt = [1] * (1 << 19)
+    assert decode_completion(json.dumps({"prompt": prompt}).encode()).prompt == prompt
+    error = refused({"prompt": prompt, "temperature": 3}, decode_completion)
+    assert (error.param, "2" in error.message) == ("temperature", True)
+    assert refused({"prompt": [*prompt, "x", -1]}, decode_completion).param == f"prompt[{len(prompt) + 1}]"

@@ -12,6 +12,7 @@ import msgspec
 from launcher.errors import RequestError
 from launcher.server.protocol.bounds import numbers_in_words
 from launcher.server.protocol.limits import MAX_CONTAINERS, MAX_DEPTH, MAX_SEED, MIN_SEED
+from launcher.server.protocol.long_prompts import UnreadPrompt, may_be_long, with_ids
 from launcher.server.protocol.nesting import nesting_of, opened
 from launcher.server.protocol.requests import (
     ChatRequest,
@@ -128,7 +129,7 @@ def decode_completion(body: bytes) -> CompletionRequest:
     Raises:
         RequestError: it is no JSON, or not a request that can be served.
     """
-    completion = decode_body(_COMPLETION, body)
+    completion = _completion(body)
     _check_seed(completion)
     count = completion.n or 1
     if completion.best_of is not None and completion.best_of > count:
@@ -138,6 +139,11 @@ def decode_completion(body: bytes) -> CompletionRequest:
         message = "echo and logprobs exclude each other: the probabilities of the prompt are not computed"
         raise RequestError("unsupported_parameter", message, param="echo")
     return completion
+
+
+def _completion(body: bytes) -> CompletionRequest:
+    long = with_ids(decode_body(_UNREAD_PROMPT, body)) if may_be_long(body) else None
+    return decode_body(_COMPLETION, body) if long is None else long
 
 
 def decode_control(body: bytes) -> ControlRequest:
@@ -182,6 +188,7 @@ def decode_detokenize(body: bytes) -> DetokenizeRequest:
 
 _CHAT: Final = msgspec.json.Decoder(ChatRequest)
 _COMPLETION: Final = msgspec.json.Decoder(CompletionRequest)
+_UNREAD_PROMPT: Final = msgspec.json.Decoder(UnreadPrompt)
 _CONTROL: Final = msgspec.json.Decoder(ControlRequest)
 _REASONING_CONTROL: Final = msgspec.json.Decoder(ReasoningControl)
 _TOKENIZE: Final = msgspec.json.Decoder(TokenizeRequest)
