@@ -9,6 +9,7 @@ a program that has the digest of the checkout.
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -21,7 +22,7 @@ FOLDERS: Final = ("bundle", "engine", "launcher", "notices")
 FILES: Final = ("LICENSE", "LICENSES.md", "NOTICE", "requirements/nuitka.txt", "requirements/run.txt")
 """What is taken from elsewhere: the project's own terms, and which packages of which digests are inside."""
 
-_LEFT_BEHIND: Final = (".partial", ".pyc")
+_LEFT_BEHIND: Final = (".partial", ".pyc", "~")
 
 
 def is_source(path: str) -> bool:
@@ -39,13 +40,19 @@ def is_source(path: str) -> bool:
 
 def source_list(root: Path = ROOT) -> bytes:
     """The files with their digests, as `sha256sum` prints them."""
-    files = {str(path.relative_to(root)): path for path in _files(root)}
-    return b"".join(f"{file_sha256(files[name])}  {name}\n".encode() for name in sorted(files, key=str.encode))
+    files = {os.fsencode(path.relative_to(root)): path for path in _files(root)}
+    return b"".join(_line(file_sha256(files[name]), name) for name in sorted(files))
 
 
 def source_digest(root: Path = ROOT) -> str:
     """SHA-256 of the list, in hex."""
     return hashlib.sha256(source_list(root)).hexdigest()
+
+
+def _line(digest: str, name: bytes) -> bytes:
+    """Names are bytes in whatever encoding; one with a line feed in it must not look like two files."""
+    escaped = name.replace(b"\\", b"\\\\").replace(b"\n", b"\\n").replace(b"\r", b"\\r")
+    return (b"" if escaped == name else b"\\") + digest.encode() + b"  " + escaped + b"\n"
 
 
 def _files(root: Path) -> Iterator[Path]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -72,9 +73,34 @@ def test_only_names_and_contents_count(copy: Path, tmp_path: Path) -> None:
     (other / "launcher" / "cli.py").touch()
     (other / "launcher" / "cli.py").chmod(0o755)
     (other / "launcher" / "__pycache__").mkdir()
-    for name in ("launcher/__pycache__/cli.cpython-311.pyc", "launcher/.cli.py.swp", "README.md"):
+    for name in ("launcher/__pycache__/cli.cpython-311.pyc", "launcher/.cli.py.swp", "launcher/cli.py~", "README.md"):
         (other / name).write_text("left behind")
     assert source_digest(other) == before
+
+
+def test_names_that_are_no_text_are_listed_as_other_tools_do(copy: Path) -> None:
+    names = [b"launcher/caf\xe9.py", b"launcher/two\nlines.py", b"launcher/back\\slash.py"]
+    for name in names:
+        (copy / os.fsdecode(name)).write_text("x")
+    found = source_list(copy)
+    printed = subprocess.run([b"sha256sum", *names], cwd=copy, capture_output=True, check=True).stdout
+    assert set(printed.splitlines()) < set(found.splitlines())
+
+
+def test_git_gives_every_checkout_the_same_bytes() -> None:
+    """Whatever `core.autocrlf` says, no line ends are changed."""
+    command = ["git", "-C", str(ROOT), "check-attr", "-z", "--stdin", "text", "filter", "ident"]
+    names = "\0".join(sorted(listed()))
+    done = subprocess.run(command, input=names, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        unavailable("this is no Git checkout")
+    fields = done.stdout.split("\0")[:-1]
+    assert len(fields) == 9 * len(listed())
+    assert set(zip(fields[1::3], fields[2::3], strict=True)) == {
+        ("text", "unset"),
+        ("filter", "unspecified"),
+        ("ident", "unspecified"),
+    }
 
 
 @pytest.mark.parametrize("name", ["launcher/cli.py", "engine/src/model.c", "notices/zlib/LICENSE", FILES[-1]])
