@@ -181,14 +181,18 @@ def test_a_release_that_was_only_sealed_anew_passes(folder: Path) -> None:
     assert faults(look(folder)) == {}
 
 
-@pytest.mark.parametrize("name", ["fidelity-9.json", "EXTRA.md", "other.bin", "notices/more.txt"])
-def test_a_file_that_nothing_asks_for_is_not_listed(folder: Path, name: str) -> None:
+def add_file(folder: Path, name: str) -> None:
     (folder / name).write_text("{}")
     path = folder / STATEMENT
     document = json.loads(path.read_text(encoding="utf-8"))
     document["subject"] = sorted([*document["subject"], {"name": name, "digest": {}}], key=lambda each: each["name"])
     path.write_bytes(strict_json.to_bytes(document))
     reseal_statement(folder)
+
+
+@pytest.mark.parametrize("name", ["fidelity-9.json", "EXTRA.md", "other.bin", "notices/more.txt"])
+def test_a_file_that_nothing_asks_for_is_not_listed(folder: Path, name: str) -> None:
+    add_file(folder, name)
     found = faults(look(folder))
     part = "fidelity-9.json the role" if name.startswith("fidelity") else f"it lists {name}, which this release has no"
     assert any(part in fault for fault in found["manifest"])
@@ -222,6 +226,15 @@ def test_other_words_of_another_version_pass_with_a_warning(folder: Path) -> Non
     states = {check.name: check.state for check in result.checks}
     assert {name for name, state in states.items() if state == "warn"} == {"signature", "licences", "card"}
     assert "made by mindnano 99.0, so its wording was not compared" in result.to_text()
+
+
+def test_a_file_that_another_version_adds_may_be_under_any_terms(folder: Path) -> None:
+    add_file(folder, "EXTRA.md")
+    make_other_version(folder)
+    described = read_manifest(folder)
+    assert described is not None
+    assert {file.licence for file in described.files if file.path == "EXTRA.md"} == {"MIT"}
+    assert faults(look(folder)) == {}
 
 
 OF_ANY_VERSION = {
