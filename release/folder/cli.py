@@ -136,15 +136,16 @@ def add_verify(parser: argparse.ArgumentParser) -> None:
 def _verify(arguments: argparse.Namespace) -> int:
     from release.folder.verify import VerifyOptions, verify
     from release.folder.verify_result import failure_json
+    from release.showing import show
 
     try:
         keys, signed = _public_keys(arguments.public_key), arguments.public_key is not None
         result = verify(VerifyOptions(folder=arguments.folder, keys=keys, signed=signed))
     except MindnanoError as error:
         if arguments.json:
-            print(failure_json(arguments.folder, error))
+            show(failure_json(arguments.folder, error))
         raise
-    print(result.to_json() if arguments.json else result.to_text())
+    show(result.to_json() if arguments.json else result.to_text())
     return result.exit_code
 
 

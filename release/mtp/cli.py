@@ -121,12 +121,13 @@ def _add_audit(parser: argparse.ArgumentParser) -> None:
 
 def _audit(arguments: argparse.Namespace) -> int:
     from release.mtp.audit import AuditOptions, audit
+    from release.showing import show
 
     options = AuditOptions(
         package=arguments.package, other=arguments.other, trunk=arguments.trunk, donor=arguments.donor
     )
     report = audit(options)
-    print(report.to_json() if arguments.json else report.to_text())
+    show(report.to_json() if arguments.json else report.to_text())
     return DIFFERENT if report.differs else 0
 
 

@@ -40,6 +40,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Verifies, shows, and with --yes uploads."""
+    from release.showing import show
     from release.upload.plan import failure_json
     from release.upload.publish import PublishOptions, publish
 
@@ -59,6 +60,6 @@ def run(arguments: argparse.Namespace) -> None:
         result = publish(options)
     except MindnanoError as error:
         if arguments.json:
-            print(failure_json(arguments.repo, error))
+            show(failure_json(arguments.repo, error))
         raise
     print(result.to_json() if arguments.json else result.to_text())

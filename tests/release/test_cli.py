@@ -99,6 +99,54 @@ def test_a_full_disk_behind_stdout_exits_with_5() -> None:
     assert b"Exception ignored" not in done.stderr
 
 
+@pytest.mark.parametrize("length", [100, 100_000])
+@pytest.mark.parametrize(
+    ("report", "command", "code"),
+    [
+        ("release.folder.verify.verify", ["verify", "x"], 4),
+        ("release.folder.verify.verify", ["verify", "x", "--json"], 4),
+        ("release.mtp.audit.audit", ["mtp", "audit", "x"], 1),
+    ],
+)
+def test_a_finding_that_nobody_reads_to_the_end_is_none(
+    report: str, command: list[str], code: int, length: int
+) -> None:
+    """As `mindnano verify DIR | grep -q failed` does in a script with `pipefail`."""
+    script = (
+        "import sys\n"
+        "from types import SimpleNamespace\n"
+        "from unittest import mock\n"
+        "from release import cli\n"
+        f"text = lambda: 'x' * {length}\n"
+        "found = SimpleNamespace(to_text=text, to_json=text, exit_code=4, differs=True)\n"
+        f"with mock.patch({report!r}, lambda _options: found):\n"
+        "    sys.exit(cli.main())\n"
+    )
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb") as gone:
+        done = subprocess.run(
+            [sys.executable, "-c", script, *command], cwd=ROOT, stdout=gone, stderr=subprocess.PIPE, check=False
+        )
+    assert done.returncode == code
+    assert done.stderr == b""
+
+
+def test_an_error_that_nobody_reads_has_its_code(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb") as gone:
+        done = subprocess.run(
+            [sys.executable, "-m", "release", "verify", "--json", str(tmp_path / "none")],
+            cwd=ROOT,
+            stdout=gone,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+    assert done.returncode == 4
+    assert b"Exception ignored" not in done.stderr
+
+
 def test_an_interrupt_exits_with_130(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
