@@ -65,7 +65,7 @@ class SessionStore:
         self._ram = Ram(budget=budget, lock=self._lock, is_due=self._is_unsaved, spill=self._spill)
         self._is_stopped: _Asked = _never  # whether evicting should give way
         self._live: Live | None = None
-        self._lives: WeakSet[Live] = WeakSet()  # also of requests that wait for their next turn in the engine
+        self._lives: WeakSet[Live] = WeakSet()  # also of requests that begin, or wait for their next turn
         self._numbers = itertools.count(1)
         self._retry = 0.0  # nothing is saved before, after it failed
         self._hits = 0
@@ -101,8 +101,11 @@ class SessionStore:
             raise InternalError("session-prompt", "a prompt has at least one token")
         prompt = token_array(ids)
         self._bury()
-        unwanted = is_unwanted(before)
-        choice, leaves = self._choose(owner, name, prompt)
+        live = Live(key=Key(owner=owner, name=name), used=self._clock())
+        with self._lock:  # what is deleted from here on, while others are written, stays away as well
+            self._lives.add(live)
+            live.deleted = live.unwanted = unwanted = is_unwanted(before)
+        choice, leaves = self._choose(live.key, prompt)
         new = Key(owner=owner, name=None if unwanted else name, number=next(self._numbers))
         key = new if unwanted else choice.key_of(new, self._engine.slots)
         aside = new if leaves and not unwanted else key
@@ -113,10 +116,8 @@ class SessionStore:
             self._ram.supersede(key, aside)
             if choice.key is not None and not unwanted and choice.carries_on(key, self._engine.slots):
                 self._ram.forget(choice.key)
-            private = begun.reused > 0 and choice.private
-            live = self._live = Live(key=key, used=self._clock(), tokens=self._session.position, private=private)
-            live.deleted = live.unwanted = unwanted
-            self._lives.add(live)
+            live.key, live.tokens, live.private = key, self._session.position, begun.reused > 0 and choice.private
+            self._live = live
             self._hits += begun.reused > 0
             self._misses += begun.reused == 0
         return replace(begun, live=live)
@@ -206,12 +207,10 @@ class SessionStore:
         """
         key = Key(owner=owner, name=name)
         with self._lock:
-            live = self._live
-            was_live = live is not None and live.key == key and not live.deleted
-            if live is not None and was_live:
-                live.deleted = True
+            was_live = self._live is not None and self._live.key == key and not self._live.deleted
             for each in self._lives:
-                each.unwanted |= each.key == key
+                if each.key == key:
+                    each.deleted = each.unwanted = True
             kept = [self._ram.forget(entry.key) for entry in self._ram.entries() if entry.key.is_of(key)]
             was_saved = self._files is not None and self._files.remove(key)
         return was_live or any(kept) or was_saved
@@ -223,13 +222,12 @@ class SessionStore:
 
     # -- choosing and moving --
 
-    def _choose(self, owner: str, name: str | None, prompt: array[int]) -> tuple[Choice, bool]:
+    def _choose(self, own: Key, prompt: array[int]) -> tuple[Choice, bool]:
         """What to go on from, and whether the conversation that has the name is another one, which gives it away."""
-        own = Key(owner=owner, name=name)
         live = self._live
         choices = [] if live is None else [live_choice(live, *self._engine.state(), own, prompt)]
         choices += [entry_choice(entry, own, prompt) for entry in self._ram.entries()]
-        if self._files is not None and name is not None and not any(choice.key == own for choice in choices):
+        if self._files is not None and own.name is not None and not any(choice.key == own for choice in choices):
             choices += saved_choices(own, self._files.peek(own), prompt)
         leaves = any(choice.key == own and choice.leaves(self._engine.slots) for choice in choices)
         return best_choice(choices, own), leaves

@@ -315,6 +315,33 @@ def test_what_is_deleted_between_two_turns_of_a_request_stays_away(place: str) -
         assert ask(store, session, [4, 4, 4, 4], name="a").reused == 3
 
 
+@pytest.mark.parametrize("comes_back", [False, True])
+def test_what_is_deleted_while_a_request_begins_stays_away(comes_back: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others have to be copied, or written, before it has the engine; a deletion meanwhile is as one while it runs."""
+    session = FakeState()
+    store = SessionStore(session, budget=PLENTY)
+    before = ask(store, session, [1, 2, 3], name="a")
+    ask(store, session, [7, 8, 9], name="b")
+    export = session.export_into
+
+    def export_and_lose(buffer: Any) -> None:
+        export(buffer)
+        assert store.delete("", "a")
+
+    monkeypatch.setattr(session, "export_into", export_and_lose)
+    begun = store.begin(owner="", name="a", ids=[1, 2, 3, 4], before=before if comes_back else None)
+    monkeypatch.undo()
+    assert begun.reused == 0
+    session.eval([1, 2, 3, 4])
+    store.end()
+    assert [info.name for info in store.listing("")] == ["b"]
+    begun = store.begin(owner="", name="a", ids=[1, 2, 3, 4, 5], before=begun)
+    store.end()
+    ask(store, session, [6], name="c")
+    assert [info.name for info in store.listing("")] == ["b", "c"]
+    assert ask(store, session, [1, 2, 3, 4, 5], name="a").reused == 0
+
+
 def test_discarding_leaves_nothing_of_a_failed_reply() -> None:
     session = FakeState()
     store = SessionStore(session, budget=PLENTY)
