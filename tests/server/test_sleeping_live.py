@@ -113,7 +113,10 @@ def test_while_a_request_runs_the_whole_package_is_resident(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("place", ["ram", "disk"])
 def test_conversations_reuse_as_much_as_without_a_sleep(place: str, tmp_path: Path, awake: ServerProcess) -> None:
-    """Three turns each, two conversations in turn, the last turn of one going back to its first."""
+    """Three turns each, two conversations in turn, the last turn of one going back to its first.
+
+    What went back to no more than others share is another conversation of that name; the earlier one stays in memory.
+    """
     options = ("--session-dir", str(tmp_path / "kept")) if place == "disk" else ()
     with ServerProcess(tmp_path, *SOON, *options) as server:
         talks: dict[str, list[dict[str, str]]] = {f"a-{place}": [], f"b-{place}": []}
@@ -127,6 +130,8 @@ def test_conversations_reuse_as_much_as_without_a_sleep(place: str, tmp_path: Pa
                     assert reuse(found)[0] > 0
                 messages.append({"role": "assistant", "content": said(found)[0]})
                 wait_asleep(server)
+        if place == "disk":
+            assert server.props()["sessions"]["bytes"] == 0
         for name, messages in talks.items():
             branch = [*messages[:2], *turn("Repeat: apple")]
             expected, found = ask(awake, branch, name), ask(server, branch, name)
@@ -134,7 +139,6 @@ def test_conversations_reuse_as_much_as_without_a_sleep(place: str, tmp_path: Pa
             assert reuse(found)[0] == reuse(expected)[0] > 0
             wait_asleep(server)
         if place == "disk":
-            assert server.props()["sessions"]["bytes"] == 0
             kept = server.ask("GET", "/v1/sessions").json()["data"]
             assert [entry["place"] for entry in kept] == ["disk", "disk"]
 
