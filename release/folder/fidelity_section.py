@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from launcher.integrity.strict_json import MAX_COUNT
 from release.fidelity.compare import ALL, ANSWERS
 from release.fidelity.plot import panels_plot
 from release.fidelity.report import (
@@ -94,7 +95,7 @@ def table_of(document: Mapping[str, Any], *, released: str, recipes: Mapping[str
         recipes: those of the packages that may be shown, by what the report calls them.
 
     Raises:
-        ValueError: a figure is not finite.
+        ValueError: a figure is not finite, or is of a position that cannot be.
     """
     rows = []
     for entry in document["comparisons"]:
@@ -107,6 +108,8 @@ def table_of(document: Mapping[str, Any], *, released: str, recipes: Mapping[str
         values += [comparison.surprisal, *(value for _, value in figures.kl_by_position)]
         if not all(math.isfinite(value) for value in values):
             raise ValueError(f"has figures of {name} that are not finite numbers")
+        if not all(0 <= position <= MAX_COUNT for position, _ in figures.kl_by_position):
+            raise ValueError(f"has positions of {name} in the window that no window has")
         rows.append(Row(recipe=recipes[name], is_released=name == released, comparison=comparison))
     surprisal = float(document["reference"]["nll"])
     if not math.isfinite(surprisal):

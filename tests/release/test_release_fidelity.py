@@ -138,6 +138,8 @@ def report_with(**changes: Any) -> dict[str, Any]:
         ({"comparisons__0__kl": "much"}, ""),
         ({"comparisons__0__kl": math.nan}, "not finite numbers"),
         ({"comparisons__0__kl_by_position__0__kl": math.inf}, "not finite numbers"),
+        ({"comparisons__0__kl_by_position__0__first": 10**400}, "that no window has"),
+        ({"comparisons__0__kl_by_position__1__length": -(10**9)}, "that no window has"),
         ({"comparisons__2__nll": math.inf}, "not finite numbers"),
         ({"reference__nll": math.nan}, "expected a finite number"),
         ({"comparisons__0__kl_by_position": 5}, "cannot be read"),
