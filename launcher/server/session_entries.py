@@ -180,9 +180,8 @@ class Ram:
             if entry is None or aside == key:
                 self.forget(key)
                 return
-            del self._entries[key]
             entry.key = aside
-            self._entries[aside] = entry
+            self._entries = {each.key: each for each in self._entries.values()}  # it keeps its place in the order
 
     def touch(self, entry: Entry, now: float) -> None:
         """Makes it the one that was used last."""

@@ -342,6 +342,20 @@ def test_what_is_deleted_while_a_request_begins_stays_away(comes_back: bool, mon
     assert ask(store, session, [1, 2, 3, 4, 5], name="a").reused == 0
 
 
+def test_giving_its_name_away_is_no_use_of_a_conversation() -> None:
+    """It is still the one that was not used for longest, and goes before those that were used since."""
+    session = FakeState()
+    store = SessionStore(session, budget=450)
+    ask(store, session, [*SYSTEM, 100, 101, 102], name="a", marks=[SYSTEM_MARK])
+    for token, name in ((7, "b"), (8, "c")):
+        ask(store, session, [token] * 3, name=name)
+    ask(store, session, [*SYSTEM, 200, 201, 202], name="a", marks=[SYSTEM_MARK])
+    assert store.usage().evictions == 0
+    ask(store, session, [9] * 3, name="d")
+    assert store.usage().evictions == 1
+    assert {info.name for info in store.listing("")} == {"a", "b", "c", "d"}
+
+
 def test_discarding_leaves_nothing_of_a_failed_reply() -> None:
     session = FakeState()
     store = SessionStore(session, budget=PLENTY)
