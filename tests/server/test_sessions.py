@@ -346,10 +346,10 @@ def test_giving_its_name_away_is_no_use_of_a_conversation() -> None:
     """It is still the one that was not used for longest, and goes before those that were used since."""
     session = FakeState()
     store = SessionStore(session, budget=450)
-    ask(store, session, [*SYSTEM, 100, 101, 102], name="a", marks=[SYSTEM_MARK])
+    ask(store, session, range(100, 123), name="a")
     for token, name in ((7, "b"), (8, "c")):
         ask(store, session, [token] * 3, name=name)
-    ask(store, session, [*SYSTEM, 200, 201, 202], name="a", marks=[SYSTEM_MARK])
+    ask(store, session, range(200, 223), name="a")
     assert store.usage().evictions == 0
     ask(store, session, [9] * 3, name="d")
     assert store.usage().evictions == 1
