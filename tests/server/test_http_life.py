@@ -54,23 +54,23 @@ from pathlib import Path
 from launcher.engine import Package
 from launcher.server.protocol.replies import ChatReply
 begun, closed = Path(os.environ["BEGUN"]), Path(os.environ["CLOSED"])
-tokenize, close, document = Package.tokenize, Package.close, ChatReply.document
+first_tokens, close, document = Package.first_tokens, Package.close, ChatReply.document
 def linger():
     begun.touch()
     end = time.monotonic() + 1
     while not closed.exists() and time.monotonic() < end:
         time.sleep(0.01)
-def slow_tokenize(package, text, **named):
+def slow_tokens(package, text, *given, **named):
     if text == "slow":
         linger()
-    return tokenize(package, text, **named)
+    return first_tokens(package, text, *given, **named)
 def slow_document(reply):
     linger()
     return document(reply)
 def noted_close(package):
     close(package)
     closed.touch()
-Package.tokenize, Package.close, ChatReply.document = slow_tokenize, noted_close, slow_document
+Package.first_tokens, Package.close, ChatReply.document = slow_tokens, noted_close, slow_document
 from launcher.cli import main
 sys.exit(main(sys.argv[1:]))
 """
