@@ -31,6 +31,7 @@ from release.folder.weights_licences import (
     is_donor_the_base,
     is_text_of,
     may_hold,
+    same_origin,
 )
 from release.package.facts import PackageFacts
 
@@ -174,6 +175,10 @@ def _origin(donor: Donor | None) -> tuple[str, ...] | None:
 def own_licence_faults(folder: Path, info: ModelInfo, package: PackageFacts) -> list[str]:
     """Weights under other terms than those that they came under must bring the text of the latter along."""
     own, licence = find_licence(package.licence or ""), find_licence(info.licence)
+    donor = package.donor
+    is_same = donor is not None and package.base is not None and same_origin(donor, package.base)
+    if donor is not None and is_same and find_licence(donor.licence) is not own:
+        return [f"the package puts one revision under {package.licence}, and its MTP layer under {donor.licence}"]
     if own is None or own is licence:
         return []
     if licence is not None and not may_hold(licence, own):

@@ -15,7 +15,7 @@ from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 from huggingface_hub import ModelCard
 
-from launcher.errors import PackageError
+from launcher.errors import InternalError, PackageError
 from launcher.integrity.manifest import read_manifest
 from launcher.integrity.model_info import Donor, read_model_info
 from launcher.payload.file import Payload
@@ -164,6 +164,16 @@ def test_a_layer_out_of_the_base_model_is_shown_as_a_strangers(program: Path, jo
     assert not (folder / "LICENSE-MTP-DONOR").exists()
     said = gaps(program, join(BASE["repository"], REVISION, "Apache-2.0"), tmp_path / "no")
     assert "name another licence for the same revision" in said
+
+
+def test_one_revision_has_two_licences(
+    program: Path, join: Join, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = join(BASE["repository"], REVISION, "MIT", license="apache-2.0")
+    assert "another licence for the same revision" in gaps(program, package, tmp_path / "out")
+    monkeypatch.setattr("release.folder.terms.same_origin", lambda _donor, _base: False)
+    with pytest.raises(InternalError, match="puts one revision under apache-2.0, and its MTP layer under MIT"):
+        make_release(tmp_path / "out", program, package)  # its verification finds the same by itself
 
 
 def test_a_layer_of_no_stated_origin_counts_as_the_trunks() -> None:
