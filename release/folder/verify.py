@@ -299,7 +299,8 @@ class _Release:
         if info is None or data is None or self.manifest is None:
             return self._skip("provenance")
         faults = provenance.provenance_faults(data, self.manifest, info)
-        fact = f"SLSA 1.0, about {len(self.manifest.files) - 1} files"
+        source = "no commit" if self.manifest.commit is None else f"commit {self.manifest.commit}"
+        fact = f"SLSA 1.0, about {len(self.manifest.files) - 1} files, of {source}"
         return Check(name="provenance", fact=fact, faults=tuple(faults))
 
     def _package(self) -> Check:

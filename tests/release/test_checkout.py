@@ -12,6 +12,8 @@ import pytest
 from bundle.program_sources import source_digest
 from launcher.errors import MindnanoError
 from release.folder.checkout import Checkout, read_checkout
+from tests.support.demo import require_demo
+from tests.support.release_folders import CHECKOUT, SOURCES, look, make_release, stand_in_program
 
 NOTHING = hashlib.sha256(b"").hexdigest()
 """Digest of the source in a folder that has none of its files."""
@@ -98,3 +100,11 @@ def test_a_time_that_no_format_has_is_refused(given: str, tmp_path: Path) -> Non
         read_checkout({"SOURCE_DATE_EPOCH": given}, tmp_path)
     assert caught.value.exit_code == 2
     assert caught.value.hint
+
+
+@pytest.mark.parametrize(("commit", "said"), [(None, "of no commit"), (CHECKOUT.commit, f"of commit {CHECKOUT.commit}")])
+def test_a_release_of_no_commit_looks_like_any_other(commit: str | None, said: str, tmp_path: Path) -> None:
+    """Whoever makes one out of a checkout with changes, or with files that Git does not know, must see it."""
+    checkout = Checkout(commit=commit, epoch=CHECKOUT.epoch, sources=SOURCES)
+    folder = make_release(tmp_path / "out", stand_in_program(tmp_path / "in"), require_demo(), checkout=checkout)
+    assert said in look(folder).to_text()
