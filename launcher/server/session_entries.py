@@ -201,6 +201,12 @@ class Ram:
                 self.free(entry.block)
             return True
 
+    def forget_private(self, asked: Key) -> None:
+        """Removes the private entries that are or were under this name."""
+        for entry in self.entries():
+            if entry.private and entry.key.is_of(asked):
+                self.forget(entry.key)
+
     @contextmanager
     def pin(self, entry: Entry) -> Iterator[bool]:
         """Keeps the entry's memory from being freed or evicted in the context; False where it is forgotten already."""

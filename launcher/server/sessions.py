@@ -137,13 +137,15 @@ class SessionStore:
                 self._live.tokens, self._live.bytes = tokens, size
 
     def discard(self) -> None:
-        """The engine failed; what it holds is worth nothing, nor is the file of a state that a client sent: its
-        numbers may be the reason, and who comes back should not meet them again."""
+        """The engine failed; what it holds is worth nothing, nor is a state under that name that a client sent:
+        its numbers may be the reason, and who comes back should not meet them again."""
         with self._lock:
             live, self._live = self._live, None
-            if live is not None and live.private and self._files is not None:
+            if live is not None and live.private:
+                self._ram.forget_private(live.key)
                 with suppress(MindnanoError):
-                    self._files.remove(live.key)
+                    if self._files is not None:
+                        self._files.remove(live.key)
         self._session.reset()
 
     def idle(self, wanted: _Asked = _never) -> float | None:

@@ -24,7 +24,7 @@ def refused(call: Any) -> RequestError:
     return caught.value
 
 
-def copied(source: Exchange, target: Exchange | Server, *, owner: str = "", name: str = "a") -> bool:
+def copied(source: Exchange | Server, target: Exchange | Server, *, owner: str = "", name: str = "a") -> bool:
     loan = source.store.transfers.lend("", "a")
     room = target.store.transfers.reserve(owner, name, loan.entry.block.size)
     room.block.memory[:] = loan.entry.block.memory[:]
@@ -251,6 +251,18 @@ def test_numbers_that_the_engine_fails_with_are_not_met_again(tmp_path: Path) ->
     assert server.store.begin(owner="", name="a", ids=[*IDS, 6, 7]).reused == 6
     server.store.discard()  # its own numbers: the engine's failure is another
     assert server.store.begin(owner="", name="a", ids=[*IDS, 6, 7]).reused == 6
+
+
+def test_nor_are_they_where_they_left_their_name_to_the_conversation_that_failed(tmp_path: Path) -> None:
+    there, server = Server(tmp_path / "there"), Server(tmp_path / "here")
+    there.ask(IDS, system=3)
+    copied(there, server)
+    other = [*IDS[:3], 8, 8]
+    assert server.store.begin(owner="", name="a", ids=other).reused == 3
+    server.store.discard()
+    assert server.store.begin(owner="", name="a", ids=other).reused == 0
+    server.store.end()
+    assert server.store.usage().bytes == 0
 
 
 def test_room_that_was_given_back_is_not_put_in_a_conversations_place() -> None:
