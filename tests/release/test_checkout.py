@@ -102,7 +102,9 @@ def test_a_time_that_no_format_has_is_refused(given: str, tmp_path: Path) -> Non
     assert caught.value.hint
 
 
-@pytest.mark.parametrize(("commit", "said"), [(None, "of no commit"), (CHECKOUT.commit, f"of commit {CHECKOUT.commit}")])
+@pytest.mark.parametrize(
+    ("commit", "said"), [(None, "of no commit"), (CHECKOUT.commit, f"of commit {CHECKOUT.commit}")]
+)
 def test_a_release_of_no_commit_looks_like_any_other(commit: str | None, said: str, tmp_path: Path) -> None:
     """Whoever makes one out of a checkout with changes, or with files that Git does not know, must see it."""
     checkout = Checkout(commit=commit, epoch=CHECKOUT.epoch, sources=SOURCES)

@@ -172,7 +172,7 @@ def test_one_revision_has_two_licences(
     package = join(BASE["repository"], REVISION, "MIT", license="apache-2.0")
     assert "another licence for the same revision" in gaps(program, package, tmp_path / "out")
     monkeypatch.setattr("release.folder.terms.same_origin", lambda _donor, _base: False)
-    with pytest.raises(InternalError, match="puts one revision under apache-2.0, and its MTP layer under MIT"):
+    with pytest.raises(InternalError, match=r"puts one revision under apache-2\.0, and its MTP layer under MIT"):
         make_release(tmp_path / "out", program, package)  # its verification finds the same by itself
 
 
