@@ -26,26 +26,43 @@ class WeightsLicence:
     """A licence: its SPDX identifier, Hugging Face's identifier for it, and where its text lies.
 
     `rank` says how much it asks for: something may go out under a licence of at least the rank of each of its parts.
-    `begins` stands in the first lines of the text, whoever wrote the rest. Where `names_holder`, the text has a line
-    for whoever holds the copyright.
+    `begins` stands in the first lines of the text, `ends` at the end of its terms, whoever wrote what is around them.
+    Where `names_holder`, the text has a line for whoever holds the copyright.
     """
 
     spdx: str
     hub: str
     path: Path
     begins: str
+    ends: str
     rank: int
     names_holder: bool = False
 
 
 LICENCES: Final[tuple[WeightsLicence, ...]] = (
-    WeightsLicence(spdx="Apache-2.0", hub="apache-2.0", path=_ROOT / "LICENSE", begins="Apache License", rank=1),
-    WeightsLicence(spdx="MIT", hub="mit", path=_TEXTS / "MIT.txt", begins="MIT License", rank=0, names_holder=True),
+    WeightsLicence(
+        spdx="Apache-2.0",
+        hub="apache-2.0",
+        path=_ROOT / "LICENSE",
+        begins="Apache License",
+        ends="END OF TERMS AND CONDITIONS",
+        rank=1,
+    ),
+    WeightsLicence(
+        spdx="MIT",
+        hub="mit",
+        path=_TEXTS / "MIT.txt",
+        begins="MIT License",
+        ends="OTHER DEALINGS IN THE SOFTWARE",
+        rank=0,
+        names_holder=True,
+    ),
     WeightsLicence(
         spdx="CC-BY-NC-4.0",
         hub="cc-by-nc-4.0",
         path=_TEXTS / "CC-BY-NC-4.0.txt",
         begins="Creative Commons Attribution-NonCommercial 4.0 International",
+        ends="including from the legal processes of any jurisdiction or authority",
         rank=2,
     ),
 )
@@ -101,17 +118,18 @@ def given_text(path: Path, licence: WeightsLicence) -> bytes:
     if not is_text_of(data, licence):
         raise PackageError(
             "licence-text",
-            f"{path} does not begin as the text of {licence.spdx} does",
+            f"{path} is not the whole text of {licence.spdx}",
             hint="name the base model's LICENSE, or the licence that it is with --weights-license",
         )
     return data.replace(b"\r\n", b"\n")
 
 
 def is_text_of(data: bytes, licence: WeightsLicence) -> bool:
-    """Whether these bytes begin as the text of a licence does, and are not merely its name."""
+    """Whether these bytes begin as the text of a licence does, and go on to the end of its terms."""
     try:
         text = data.decode()
     except UnicodeDecodeError:
         return False
     least = licence.path.stat().st_size // 2
-    return licence.begins.lower() in " ".join(text[:400].lower().split()) and len(data) >= least
+    begins = licence.begins.lower() in " ".join(text[:400].lower().split())
+    return begins and licence.ends.lower() in " ".join(text.lower().split()) and len(data) >= least

@@ -22,7 +22,7 @@ from launcher.payload.file import Payload
 from release.demo.train import Plan
 from release.folder.checkout import Checkout
 from release.folder.fidelity import DEMO_REPORTS
-from release.folder.weights_licences import LICENCES, may_hold
+from release.folder.weights_licences import LICENCES, WeightsLicence, is_text_of, licence_text, may_hold
 from release.mtp.append import AppendOptions, append
 from release.mtp.extract import ExtractOptions, extract
 from release.package.facts import read_package_facts
@@ -131,6 +131,16 @@ def test_the_order_of_licences_lets_a_part_out_under_less() -> None:
     allowed = {(whole.spdx, part.spdx) for whole in LICENCES for part in LICENCES if may_hold(whole, part)}
     same = {(licence.spdx, licence.spdx) for licence in LICENCES}
     assert allowed - same == {("Apache-2.0", "MIT"), ("CC-BY-NC-4.0", "MIT"), ("CC-BY-NC-4.0", "Apache-2.0")}
+
+
+@pytest.mark.parametrize("licence", LICENCES, ids=lambda licence: licence.spdx)
+def test_a_part_of_a_licence_is_its_text(licence: WeightsLicence) -> None:
+    whole = licence_text(licence, None)
+    assert is_text_of(whole, licence)
+    assert is_text_of(whole.replace(b"\n", b"\r\n"), licence)
+    for share in (0.5, 0.7, 0.85):
+        assert not is_text_of(whole[: int(share * len(whole))], licence)
+    assert not any(is_text_of(whole, other) for other in LICENCES if other is not licence)
 
 
 @pytest.mark.parametrize(
