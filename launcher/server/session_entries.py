@@ -183,6 +183,14 @@ class Ram:
             entry.key = aside
             self._entries = {each.key: each for each in self._entries.values()}  # it keeps its place in the order
 
+    def name_again(self, key: Key) -> None:
+        """What has the key was nothing after all: the latest entry that left its name to another one takes it back."""
+        with self.lock:
+            earlier = [entry for entry in self.entries() if key.name is not None and entry.key.is_of(key)]
+            if earlier and key not in self._entries:
+                max(earlier, key=lambda entry: entry.key.number).key = key
+                self._entries = {each.key: each for each in self._entries.values()}
+
     def touch(self, entry: Entry, now: float) -> None:
         """Makes it the one that was used last."""
         with self.lock:

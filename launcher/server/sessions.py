@@ -12,7 +12,7 @@ import threading
 import time
 from array import array
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from typing import Final
 from weakref import WeakSet
@@ -127,10 +127,12 @@ class SessionStore:
         self._engine.keep(kind)
 
     def end(self) -> None:
-        """The reply is over, however it ended; the state stays the conversation's. Without any there is none."""
+        """The reply is over, however it ended; the state stays the conversation's. Without any there is none, and an
+        earlier one has its name again."""
         tokens, size = self._session.position, self._session.export_bytes
         with self._lock:
-            if not tokens:
+            if self._live is not None and not tokens:
+                self._ram.name_again(self._live.key)
                 self._live = None
             elif self._live is not None:
                 self._live.used, self._live.active = self._clock(), False
@@ -250,11 +252,8 @@ class SessionStore:
         live = self._live
         if live is None or live.key == key == aside:
             return
-        if choice.entry is None:
+        with nullcontext() if choice.entry is None else self._ram.pin(choice.entry):
             entry = self._export(live)
-        else:
-            with self._ram.pin(choice.entry):
-                entry = self._export(live)
         with self._lock:
             if entry is not None and live.deleted:
                 self._ram.free(entry.block)

@@ -102,6 +102,21 @@ def test_a_request_that_leaves_while_room_is_made_changes_no_name(
     assert server.ask([*ONE, 5]) == Begun(reused=len(ONE), source=CacheSource.LIVE)
 
 
+def test_a_request_that_ends_before_it_has_read_anything_takes_no_name(server: Server) -> None:
+    """The conversation that had it would be told of no more, and never saved."""
+    alternate(server)
+    begun = server.store.begin(owner="", name="a", ids=[7, 7, 7])
+    assert begun.reused == 0
+    server.store.end()
+    assert [(info.tokens, info.place) for info in server.store.listing("")] == [(len(TWO), CacheSource.RAM)]
+    assert server.store.usage().entries == 2
+    server.store.begin(owner="", name=None, ids=[7, 7, 7])
+    server.store.end()
+    assert server.store.usage().entries == 2
+    later = server.restart()
+    assert later.ask([*TWO, 5], system=SHARED) == Begun(reused=len(TWO), source=CacheSource.DISK)
+
+
 def test_without_room_the_newer_conversation_has_the_name(tmp_path: Path) -> None:
     server = Server(tmp_path / "s", budget=10)
     alternate(server)
