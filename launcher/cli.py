@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TextIO
 
 from launcher import __version__
-from launcher.errors import EXIT_SIGHUP, EXIT_SIGINT, InternalError, MindnanoError, ResourceError
+from launcher.errors import EXIT_SIGHUP, EXIT_SIGINT, InternalError, MindnanoError, resource_error
 from launcher.interrupts import end_in_good_order
 from launcher.messages import Catalogue, Language
 from launcher.options.parse import Options, language_of, parse
@@ -22,8 +22,6 @@ from launcher.options.table import ColorMode, Command
 from launcher.terminal import abandon_stdout, let_go_of_lost_terminal
 
 _NPU_CHILD = "--npu-child"  # how --check=deep starts this program for its self-test
-_NO_THREAD = "can't start new thread"  # what Python says; it has no class of its own
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -57,32 +55,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:
         if isinstance(error, OSError) and error.errno == errno.EIO and let_go_of_lost_terminal():
             return EXIT_SIGHUP  # whether its signal or the failed write came first
-        short = _short_of(error)
+        short = resource_error(error)
         if short is not None:
+            if isinstance(error, OSError):
+                abandon_stdout()  # what it still holds could not be written either
             print(texts.error(short), file=sys.stderr)
             return short.exit_code
         traceback.print_exc()
         internal = InternalError("internal", repr(error), hint="please report this with the command that led to it")
         print(texts.error(internal), file=sys.stderr)
         return internal.exit_code
-
-
-def _short_of(error: Exception) -> ResourceError | None:
-    """What the machine has too little of, where that is the reason; None where it is a bug."""
-    if isinstance(error, OSError) and error.errno in _FULL:
-        abandon_stdout()
-        return ResourceError("output-full", f"cannot write: {error.strerror}", hint="free some space")
-    if isinstance(error, MemoryError):
-        return ResourceError(
-            "memory", "the program ran out of memory", hint="choose a smaller --context, or free memory"
-        )
-    if isinstance(error, RuntimeError) and str(error) == _NO_THREAD:
-        return ResourceError(
-            "threads",
-            "no thread could be started",
-            hint="raise the limits on processes and memory: ulimit -u, ulimit -v, pids.max of the control group",
-        )
-    return None
 
 
 def _open_closed_streams() -> None:

@@ -5,12 +5,16 @@ The codes are a promise to scripts. ``mindnano-infer --help-exit-codes`` prints 
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Mapping
 from typing import ClassVar, Final, Self
 
 EXIT_SIGHUP: Final = 129
 EXIT_SIGINT: Final = 130
 EXIT_SIGTERM: Final = 143
+
+_NO_THREAD: Final = "can't start new thread"  # what Python says; it has no class of its own
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class MindnanoError(Exception):
@@ -136,3 +140,20 @@ class Cancelled(MindnanoError):
     """Work stopped because it was asked to stop."""
 
     exit_code: ClassVar[int] = EXIT_SIGINT
+
+
+def resource_error(error: Exception) -> ResourceError | None:
+    """What the machine has too little of, where that is the reason of an error; None where it is a bug."""
+    if isinstance(error, OSError) and error.errno in _FULL:
+        return ResourceError("output-full", f"cannot write: {error.strerror}", hint="free some space")
+    if isinstance(error, MemoryError):
+        return ResourceError(
+            "memory", "the program ran out of memory", hint="choose a smaller --context, or free memory"
+        )
+    if isinstance(error, RuntimeError) and str(error) == _NO_THREAD:
+        return ResourceError(
+            "threads",
+            "no thread could be started",
+            hint="raise the limits on processes and memory: ulimit -u, ulimit -v, pids.max of the control group",
+        )
+    return None

@@ -31,7 +31,7 @@ from launcher.errors import (
     InternalError,
     MindnanoError,
     RequestError,
-    ResourceError,
+    resource_error,
 )
 from launcher.event_log import EventLog
 from launcher.memory_plan import read_usage
@@ -206,9 +206,10 @@ class Server:
             self._code = error.exit_code
             self._journal.write("failed", {"slug": error.slug, "message": error.message})
             raise
-        except Exception as error:  # a bug, which the program's end tells in full
-            self._code = (ResourceError if isinstance(error, MemoryError) else InternalError).exit_code
-            self._journal.write("failed", {"slug": "internal", "message": repr(error)})
+        except Exception as error:  # the program's end tells of it in full
+            told = resource_error(error) or InternalError("internal", repr(error))
+            self._code = told.exit_code
+            self._journal.write("failed", {"slug": told.slug, "message": told.message})
             raise
 
     def _load(self, opened: ExitStack) -> LoadedBackend:

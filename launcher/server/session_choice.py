@@ -51,7 +51,7 @@ class Choice:
         return self.reused <= shared and self.reused < self.tokens
 
 
-COLD: Final = Choice(reused=0, rank=9, source=CacheSource.NONE)
+COLD: Final = Choice(reused=0, rank=0, source=CacheSource.NONE)
 
 
 def usable_position(ids: array[int], checkpoints: Mapping[int, int], prompt: array[int]) -> int:
@@ -104,7 +104,11 @@ def saved_choices(
 
 
 def best_choice(choices: Iterable[Choice], own: Key) -> Choice:
-    """The state that agrees furthest; among equal ones that of the smallest rank. A private one is for its own
-    conversation alone: where there are no keys, everybody is the same owner."""
-    usable = (choice for choice in choices if not choice.private or (choice.key is not None and choice.key.is_of(own)))
-    return min((COLD, *usable), key=lambda choice: (-choice.reused, choice.rank))
+    """The state that agrees furthest, if any agrees; among equal ones that of the smallest rank. A private one is for
+    its own conversation alone: where there are no keys, everybody is the same owner."""
+    usable = (
+        choice
+        for choice in choices
+        if choice.reused and (not choice.private or (choice.key is not None and choice.key.is_of(own)))
+    )
+    return min(usable, key=lambda choice: (-choice.reused, choice.rank), default=COLD)

@@ -15,7 +15,7 @@ import pytest
 
 from launcher.engine import Engine, Package, Session
 from launcher.engine_types import EngineOptions, KvType, SessionOptions
-from launcher.errors import InternalError, MindnanoError, UsageError
+from launcher.errors import InternalError, MindnanoError, ResourceError, UsageError
 from launcher.memory_plan import Runtime, plan_process
 from launcher.messages import Catalogue, Language
 from launcher.options.parse import Options, parse
@@ -119,7 +119,16 @@ sys.exit(main(sys.argv[1:]))
 
 
 @pytest.mark.parametrize(
-    ("program", "code"), [(["-m", "launcher"], UsageError.exit_code), (["-c", BROKEN], InternalError.exit_code)]
+    ("program", "code"),
+    [
+        (["-m", "launcher"], UsageError.exit_code),
+        (["-c", BROKEN], InternalError.exit_code),
+        (["-c", BROKEN.replace('ValueError("a bug")', "OSError(28, 'full')")], ResourceError.exit_code),
+        (
+            ["-c", BROKEN.replace('ValueError("a bug")', 'RuntimeError("can\'t start new thread")')],
+            ResourceError.exit_code,
+        ),
+    ],
 )
 def test_a_start_that_fails_logs_the_exit_code_that_the_process_has(
     tmp_path: Path, program: list[str], code: int
