@@ -1,6 +1,6 @@
 """What a model card shows of reports of fidelity: tables of the released package, and a plot of the error by position.
 
-Of other packages in a report only plain INT4 in groups of 32 is shown, which is what rounding is measured by.
+Other packages of the same checkpoint in a report of weights are shown beside it, as what they are: not in the release.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ TITLES: Final[Mapping[str, str]] = {
     ANSWERS: "Only the positions that predict what the assistant says",
 }
 _RELEASED: Final = "**this release**, `{}`"
-_COMPARED: Final = "for comparison only, not in this release: `{}`, plain INT4 in groups of 32"
+_COMPARED: Final = "for comparison, not in this release: `{}`{}"
+_PLAIN_ROUNDING: Final = ", plain INT4 in groups of 32"
 _FIGURES: Final = (
     "Both go over the same text, every token of which is given (teacher-forced), and their logits are compared. MAE,"
     " RMSE and max are of the differences of logits; TV is the total variation of the distributions, KL their"
@@ -66,7 +67,9 @@ class Row:
     @property
     def label(self) -> str:
         """For the table."""
-        return (_RELEASED if self.is_released else _COMPARED).format(self.recipe)
+        if self.is_released:
+            return _RELEASED.format(self.recipe)
+        return _COMPARED.format(self.recipe, _PLAIN_ROUNDING if self.recipe == PLAIN else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,9 +101,11 @@ def table_of(document: Mapping[str, Any], *, released: str, recipes: Mapping[str
         ValueError: a figure is not finite, or is of a position that cannot be.
     """
     rows = []
+    # A report of several caches is about these: other packages would say nothing of them.
+    is_of_weights = len({entry["kv_cache"] for entry in document["comparisons"]}) == 1
     for entry in document["comparisons"]:
         name = entry["package"]
-        if name != released and (recipes.get(name) != PLAIN or entry["kv_cache"] != "bf16"):
+        if name != released and not (is_of_weights and name in recipes):
             continue
         comparison = parse_comparison(entry)
         figures = comparison.figures
@@ -135,7 +140,7 @@ def section_of(tables: Sequence[tuple[Subject, Table]], *, plot: str, is_built_i
     before = None
     for subject, table in tables:
         if subject != before:
-            lines += ["", _subject_text(subject)]
+            lines += ["", _subject_text(subject, is_built_in=is_built_in)]
             before = subject
         lines += ["", *_table_lines(table)]
     lines += ["", f"![KL divergence by position in the window]({plot})"]
@@ -160,10 +165,12 @@ def _curves(rows: Sequence[Row]) -> list[Comparison]:
     ]
 
 
-def _subject_text(subject: Subject) -> str:
+def _subject_text(subject: Subject, *, is_built_in: bool) -> str:
+    # What the folder was called says nothing of the built-in model's checkpoint.
+    checkpoint = "the built-in model's checkpoint" if is_built_in else f"the checkpoint `{subject.reference}`"
     files = ", ".join(f"`{name}` with SHA-256 `{digest}`" for name, digest in subject.files)
     return (
-        f"Reference: the checkpoint `{subject.reference}` as `{subject.recipe}` with an attention cache in"
+        f"Reference: {checkpoint} as `{subject.recipe}` with an attention cache in"
         f" {subject.cache}; SHA-256 of the list of its files `{subject.checkpoint_sha256}`. Text: {files};"
         f" {subject.tokens:,} tokens in {subject.windows:,} windows."
     )

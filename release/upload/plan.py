@@ -132,5 +132,10 @@ def sort_others(remote: Iterable[str], published: Iterable[str], *, delete: bool
 
 
 def _is_ours(path: str) -> bool:
-    """Whether a release, of another version or a whole one, has a file of this name."""
+    """Whether a release, of another version or a whole one, has a file of this name.
+
+    A package of another name may be another model: whoever mistakes the repository should not lose it.
+    """
+    if path.endswith(".l3r"):
+        return False
     return path in METADATA or path.startswith(NOTICES) or ("/" not in path and is_release_file(path))

@@ -77,19 +77,20 @@ def rows_of(card: str) -> list[list[str]]:
 
 
 def test_figures_of_packages_that_are_not_released_are_shown_as_if_they_were(demo: tuple[PackageFacts, str]) -> None:
-    """Only plain INT4 is shown beside the release, and said to be no part of it."""
+    """The other packages of the report are said to be no part of the release."""
     measured, _ = read_reports(DEMO_REPORTS, *demo)
     assert measured is not None
     own = "**this release**, `w8a8`"
-    plain = "for comparison only, not in this release: `w4a8-plain`, plain INT4 in groups of 32"
-    weights = [[own, "bf16"], [plain, "bf16"]]
+    other = "for comparison, not in this release: `w4a8`"
+    plain = "for comparison, not in this release: `w4a8-plain`, plain INT4 in groups of 32"
+    weights = [[own, "bf16"], [other, "bf16"], [plain, "bf16"]]
     caches = [[own, cache] for cache in ("bf16", "f32", "fp16", "fp8", "int8")]
     assert rows_of(measured.text) == [*weights, *weights, *caches, *caches[1:]]
-    assert "`w4a8`" not in measured.text
     assert "demo-" not in measured.text
+    assert "Reference: the built-in model's checkpoint as" in measured.text
     plot = measured.plot.decode()
     assert "w8a8 (this release)" in plot
-    assert "w4a8 (" not in plot
+    assert "w4a8 (for comparison)" in plot
 
 
 def test_positions_are_explained_that_no_table_counts(demo: tuple[PackageFacts, str]) -> None:
