@@ -14,7 +14,7 @@ from typing import Any
 from launcher.errors import PackageError, UsageError
 from launcher.integrity.release_files import path_fault
 from release.checkpoint.json_text import parse_json
-from release.checkpoint.safetensors_reader import TensorLocation, read_header
+from release.checkpoint.safetensors_reader import TensorLocation, read_header, unreadable
 
 _INDEX = "model.safetensors.index.json"
 _SINGLE = "model.safetensors"
@@ -193,7 +193,7 @@ def _read_bytes(path: Path) -> bytes:
             "checkpoint-incomplete", f"{path} is missing", hint="Download the complete checkpoint."
         ) from error
     except OSError as error:
-        raise _unreadable(path, error) from error
+        raise unreadable(path, error) from error
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -217,7 +217,7 @@ def _hash_file(folder: Path, name: str, advance: Callable[[int], None]) -> Sourc
                 size += count
                 advance(count)
     except OSError as error:
-        raise _unreadable(folder / name, error) from error
+        raise unreadable(folder / name, error) from error
     return SourceFile(path=name, bytes=size, sha256=digest.hexdigest())
 
 
@@ -226,12 +226,4 @@ def _malformed(path: Path, problem: str) -> PackageError:
         "checkpoint-malformed",
         f"{path} cannot be used: {problem}",
         hint="Download the file again and compare its size and SHA-256 with the source.",
-    )
-
-
-def _unreadable(path: Path, error: OSError) -> PackageError:
-    return PackageError(
-        "checkpoint-unreadable",
-        f"cannot read {path}: {error.strerror}",
-        hint="Check its permissions and the disk that it is on.",
     )

@@ -145,7 +145,7 @@ class TensorReader:
                     raise _malformed(location.path, "it became shorter while it was read")
                 filled += count
         except OSError as error:
-            raise _unreadable(location.path, error) from error
+            raise unreadable(location.path, error) from error
         return data
 
     def _open(self, path: Path) -> int:
@@ -178,7 +178,7 @@ def _load_header(path: Path) -> tuple[dict[str, object], int, int]:
                 raise _malformed(path, f"the header of {length:,} bytes is larger than {_MAX_HEADER_BYTES:,}")
             text = file.read(length)
     except OSError as error:
-        raise _unreadable(path, error) from error
+        raise unreadable(path, error) from error
     try:
         header = json.loads(text, object_pairs_hook=_unique_keys)
     except (ValueError, RecursionError) as error:
@@ -231,7 +231,8 @@ def _check_extents(path: Path, extents: list[tuple[int, int, str]], data_bytes: 
         raise _malformed(path, f"{data_bytes - position:,} bytes after the last tensor belong to nothing")
 
 
-def _unreadable(path: Path, error: OSError) -> PackageError:
+def unreadable(path: Path, error: OSError) -> PackageError:
+    """The error for a file of a checkpoint that the system does not let be read."""
     return PackageError(
         "checkpoint-unreadable",
         f"cannot read {path}: {error.strerror}",

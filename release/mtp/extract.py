@@ -14,7 +14,7 @@ from launcher.errors import PackageError, UsageError
 from launcher.progress import Progress
 from release.checkpoint.config import FEATURES, check_supported, config_section, parse_config_section, read_config
 from release.checkpoint.files import Checkpoint, SourceFile, checkpoint_name, open_checkpoint
-from release.checkpoint.safetensors_reader import TensorLocation, TensorReader
+from release.checkpoint.safetensors_reader import TensorLocation, TensorReader, unreadable
 from release.checkpoint.special_tokens import resolve_special_tokens
 from release.checkpoint.tensors import GROUP_MTP, PackageTensor, check_closed_world, package_tensors
 from release.layouts.quantizer import Float32Array
@@ -344,11 +344,7 @@ def _hash_stored(location: TensorLocation, advance: Callable[[int], None]) -> st
                 left -= len(chunk)
                 advance(len(chunk))
     except OSError as error:
-        raise PackageError(
-            "checkpoint-unreadable",
-            f"cannot read {location.path}: {error.strerror}",
-            hint="Check its permissions and the disk that it is on.",
-        ) from error
+        raise unreadable(location.path, error) from error
     return digest.hexdigest()
 
 
