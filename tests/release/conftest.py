@@ -1,4 +1,4 @@
-"""Checkpoints and conversions that the tests of `release` share."""
+"""Checkpoints, conversions and a program that the tests of `release` share."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 from release.package.pack import PackOptions, pack
 from release.quantization.quantize import QuantizeOptions, quantize
 from tests.support.checkpoints import make_checkpoint
+from tests.support.release_folders import stand_in_program
 
 Convert = Callable[..., Path]
 
@@ -19,6 +20,12 @@ Convert = Callable[..., Path]
 def micro(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small F32 checkpoint with an MTP layer; not to be changed."""
     return make_checkpoint(tmp_path_factory.mktemp("micro") / "checkpoint")
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A program with a payload, but no code; not to be changed."""
+    return stand_in_program(tmp_path_factory.mktemp("program"))
 
 
 @pytest.fixture

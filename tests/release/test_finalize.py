@@ -45,11 +45,6 @@ BASE = {"name": "Ling-3.0-tiny", "license": "mit", "repository": "inclusionAI/Li
 
 
 @pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return stand_in_program(tmp_path_factory.mktemp("program"))
-
-
-@pytest.fixture(scope="module")
 def released(program: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A release of the built-in model; not to be changed."""
     return make_release(tmp_path_factory.mktemp("release") / "demo", program, require_demo())

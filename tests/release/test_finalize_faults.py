@@ -25,11 +25,6 @@ from tests.support.verification import SIGNER, flip
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return stand_in_program(tmp_path_factory.mktemp("program"))
-
-
 @pytest.fixture
 def key(tmp_path: Path) -> Path:
     path = tmp_path / "release.key"

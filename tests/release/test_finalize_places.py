@@ -10,12 +10,7 @@ import pytest
 from launcher.errors import UsageError
 from release.folder import finalize
 from tests.support.demo import require_demo
-from tests.support.release_folders import edit, faults, files_of, look, make_release, stand_in_program
-
-
-@pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return stand_in_program(tmp_path_factory.mktemp("program"))
+from tests.support.release_folders import edit, faults, files_of, look, make_release
 
 
 @pytest.fixture(scope="module")

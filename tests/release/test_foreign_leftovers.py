@@ -15,14 +15,9 @@ from release.output import claimed_folder, partial_file
 from release.package.pack import PackOptions, pack
 from release.quantization.quantize import QuantizeOptions, quantize
 from tests.support.demo import require_demo
-from tests.support.release_folders import make_release, stand_in_program
+from tests.support.release_folders import make_release
 
 Maker = Callable[[Path], object]
-
-
-@pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return stand_in_program(tmp_path_factory.mktemp("program"))
 
 
 @pytest.fixture(params=["quantize", "finalize"])

@@ -37,11 +37,6 @@ BASE = {"name": "Ling-3.0-tiny", "license": "mit", "repository": "inclusionAI/Li
 Join = Callable[..., Path]
 
 
-@pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return stand_in_program(tmp_path_factory.mktemp("program"))
-
-
 @pytest.fixture
 def join(micro: Path, convert: Convert, tmp_path: Path) -> Join:
     """A package under MIT with an MTP layer that was appended; says of its donor what it is told."""
